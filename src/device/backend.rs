@@ -1,0 +1,212 @@
+//! The one trait that a device implements: a few grouped methods on opaque buffers.
+//!
+//! Arguments have been checked by `ops` before a method is called: operands are dense unless said
+//! otherwise, on this device, of the shapes and dtypes that the method names, and `out` has been
+//! allocated and may hold anything. A method writes every element of its result.
+
+use super::philox::Stream;
+use super::spec::*;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::plan::Candidate;
+use crate::tensor::{Storage, Tensor};
+use std::any::Any;
+use std::fmt;
+
+/// Memory of one device. What is in it is the device's own business.
+pub(crate) trait Buffer: Any + Send + Sync {
+    /// For the device that made it.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A question to the planner, and the key under which its answer is kept: everything that decides
+/// which candidates there are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Query {
+    /// Operands `a`, `b`, and optionally a bias `[n]`.
+    Gemm(GemmSpec, DType),
+    /// Operands `x, w[, bias]` forward; `dy, w` for the input gradient; `x, dy` for the weights'.
+    Conv(ConvPass, ConvGeometry, DType),
+    /// Operands `row_offsets, col_indices, values` (of the transposed copy too, where there is
+    /// one), then `x` (and for the sampled product `g` first, then `x`).
+    Sparse(SparseSpec, DType),
+}
+
+/// What a device must be able to do.
+pub(crate) trait Backend: Send + Sync + fmt::Debug {
+    /// Memory of `bytes` bytes, aligned for every dtype, holding anything.
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Buffer>>;
+    /// Memory that holds what `data` (a `Vec` of the dtype's Rust type) does; on a CPU the vector
+    /// itself.
+    fn adopt(&self, dtype: DType, data: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>>;
+    /// Copies from the host. `data` has exactly the tensor's bytes.
+    fn write(&self, out: &Tensor, data: &[u8]) -> Result<()>;
+    /// Copies to the host. `data` has exactly the tensor's bytes.
+    fn read(&self, x: &Tensor, data: &mut [u8]) -> Result<()>;
+    /// Waits until everything asked for has been done.
+    fn synchronize(&self) -> Result<()>;
+
+    /// Every element becomes `value`.
+    fn fill(&self, out: &Tensor, value: f64) -> Result<()>;
+    /// Element i is drawn from position i of the stream.
+    fn random(&self, distribution: Distribution, stream: Stream, out: &Tensor) -> Result<()>;
+    /// `out = x·keep/(1-p)`, where element i is kept if position i of the stream is at least `p`.
+    /// Its own gradient. `x` may be uniform.
+    fn dropout(&self, p: f64, stream: Stream, x: &Tensor, out: &Tensor) -> Result<()>;
+
+    /// `out = f(x)`.
+    fn unary(&self, f: Unary, x: &Tensor, out: &Tensor) -> Result<()>;
+    /// `out = dy · f'`; `saved` is f's result where `f.saves_result()`, else its operand. `dy` may
+    /// be uniform.
+    fn unary_gradient(&self, f: Unary, saved: &Tensor, dy: &Tensor, out: &Tensor) -> Result<()>;
+    /// `out = f(a, b)`, both broadcast to the shape of `out`. Either may be uniform.
+    fn binary(&self, f: Binary, a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()>;
+    /// `out = dy · ∂f/∂side`, everything broadcast to the shape of `out`. `dy` may be uniform.
+    fn binary_gradient(
+        &self,
+        f: Binary,
+        side: Side,
+        a: &Tensor,
+        b: &Tensor,
+        dy: &Tensor,
+        out: &Tensor,
+    ) -> Result<()>;
+    /// `out = scale · Σ f(a, b)` over all elements of the broadcast shape; `out` is a scalar.
+    fn binary_sum(&self, f: Binary, scale: f64, a: &Tensor, b: &Tensor, out: &Tensor)
+    -> Result<()>;
+    /// `out += x`, `x` broadcast to the shape of `out`; it may be uniform.
+    fn accumulate(&self, out: &Tensor, x: &Tensor) -> Result<()>;
+    /// `out` (i32) `= a ? b`, both broadcast. Any dtype, the same for both.
+    fn compare(&self, f: Comparison, a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()>;
+    /// `out = mask ≠ 0 ? a : b`, all broadcast to the shape of `out`; `mask` is i32. `a` and `b`
+    /// may be uniform.
+    fn select(&self, mask: &Tensor, a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()>;
+    /// `out = x`, converted between any two dtypes.
+    fn cast(&self, x: &Tensor, out: &Tensor) -> Result<()>;
+
+    /// `out = scale · Σ x` over the axes for which `reduced` is true. `out` has the other axes, in
+    /// order (rank kept or not: only its elements matter).
+    fn sum(&self, x: &Tensor, reduced: &[bool], scale: f64, out: &Tensor) -> Result<()>;
+    /// `out` (i64) = index along `axis` of the largest element, the first of equals.
+    fn argmax(&self, x: &Tensor, axis: usize, out: &Tensor) -> Result<()>;
+    /// Softmax along `axis`, or its logarithm.
+    fn softmax(&self, log: bool, x: &Tensor, axis: usize, out: &Tensor) -> Result<()>;
+    /// From the result `y`: `y·(dy - Σ y·dy)`, or for the logarithm `dy - e^y·Σ dy`.
+    fn softmax_gradient(
+        &self,
+        log: bool,
+        y: &Tensor,
+        dy: &Tensor,
+        axis: usize,
+        out: &Tensor,
+    ) -> Result<()>;
+    /// `out = scale · Σ -log_softmax(x)[label]` over rows of `x [rows, classes]`; labels (i32 or
+    /// i64) are in range, or equal to `ignore`.
+    fn cross_entropy(
+        &self,
+        x: &Tensor,
+        labels: &Tensor,
+        ignore: Option<i64>,
+        scale: f64,
+        out: &Tensor,
+    ) -> Result<()>;
+    /// `out = dy·scale·(softmax(x) - onehot(label))`, zero for ignored rows; `dy` is a scalar.
+    fn cross_entropy_gradient(
+        &self,
+        x: &Tensor,
+        labels: &Tensor,
+        ignore: Option<i64>,
+        scale: f64,
+        dy: &Tensor,
+        out: &Tensor,
+    ) -> Result<()>;
+    /// Normalises rows of `x [rows, features]` to mean 0 and variance 1 (biased), then
+    /// `·weight + bias` (each `[features]`). `mean` and `rstd` `[rows]` are kept, in the type that
+    /// sums are kept in.
+    #[allow(clippy::too_many_arguments)]
+    fn layer_norm(
+        &self,
+        x: &Tensor,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        epsilon: f64,
+        out: &Tensor,
+        mean: &Tensor,
+        rstd: &Tensor,
+    ) -> Result<()>;
+    /// The gradients of `layer_norm`, each where it is wanted.
+    #[allow(clippy::too_many_arguments)]
+    fn layer_norm_gradient(
+        &self,
+        x: &Tensor,
+        weight: Option<&Tensor>,
+        mean: &Tensor,
+        rstd: &Tensor,
+        dy: &Tensor,
+        dx: Option<&Tensor>,
+        dweight: Option<&Tensor>,
+        dbias: Option<&Tensor>,
+    ) -> Result<()>;
+
+    /// Pooling along the last axis. For the maximum, `indices` (i32, shape of `out`) gets the
+    /// position of each maximum along the input.
+    fn pool(
+        &self,
+        pool: Pool,
+        geometry: &PoolGeometry,
+        x: &Tensor,
+        out: &Tensor,
+        indices: Option<&Tensor>,
+    ) -> Result<()>;
+    /// The gradient of `pool`; `indices` as it left them.
+    fn pool_gradient(
+        &self,
+        pool: Pool,
+        geometry: &PoolGeometry,
+        dy: &Tensor,
+        indices: Option<&Tensor>,
+        out: &Tensor,
+    ) -> Result<()>;
+
+    /// `out[to] = x[from]` for every index of `extents`: transposes, cuts and joins are all this.
+    /// Elements of `out` outside the window stay as they are. Any dtype. `x` may be uniform.
+    fn copy_window(
+        &self,
+        extents: &[usize],
+        x: &Tensor,
+        from: &Window,
+        out: &Tensor,
+        to: &Window,
+    ) -> Result<()>;
+    /// `out[.., i, ..] = x[.., index[.., i, ..], ..]` along `axis`: `index` (i32 or i64, checked to
+    /// be in range) has the shape of `out`, and the other axes of `x`.
+    fn gather(&self, x: &Tensor, axis: usize, index: &Tensor, out: &Tensor) -> Result<()>;
+    /// The gradient of `gather`: `out` starts at zero, and `dy` is added at the indices.
+    fn scatter_add(&self, dy: &Tensor, axis: usize, index: &Tensor, out: &Tensor) -> Result<()>;
+    /// The smallest and the largest element of an integer tensor that is not empty, ignoring
+    /// elements equal to `ignore`.
+    fn index_range(&self, index: &Tensor, ignore: Option<i64>) -> Result<(i64, i64)>;
+
+    /// The algorithms for a planned operation. `cap` is the cap in force: what is over it is
+    /// offered split as well. An algorithm without workspace is always among them.
+    fn candidates(&self, query: &Query, cap: u64) -> Vec<Candidate>;
+    /// Runs one of them. Operands as [`Query`] says; `workspace` has `candidate.workspace` bytes.
+    fn run(
+        &self,
+        query: &Query,
+        candidate: &Candidate,
+        operands: &[&Tensor],
+        out: &Tensor,
+        workspace: Option<&Storage>,
+    ) -> Result<()>;
+
+    /// One optimiser step, in place. `state` holds the momentum, or both moments, in the type that
+    /// sums are kept in. `gradient` may be uniform.
+    fn update(
+        &self,
+        update: Update,
+        parameter: &Tensor,
+        gradient: &Tensor,
+        state: &[&Tensor],
+    ) -> Result<()>;
+}

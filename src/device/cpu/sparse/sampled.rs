@@ -1,0 +1,197 @@
+//! The sampled product: for each stored entry, the dot product of a row of one dense side with a
+//! row of the other. It is the gradient for the values, and takes O(nnz) memory, never rows × cols.
+
+use super::dense::Dense;
+use super::lanes::{add_lanes, dispatched, fma, prefetch_ahead, store, widen, zeros};
+use super::{Csr, RunError, interleave, numbers};
+use crate::dtype::Float;
+use crate::plan::candidate::Candidate;
+use num_traits::Zero;
+use rayon::prelude::*;
+
+/// Multiply-adds in one task.
+const GRAIN: usize = 1 << 16;
+
+/// Writes the products, with no workspace.
+pub(super) fn entries<T: Float>(
+    csr: &Csr<'_, T>,
+    row_side: Dense<'_, T>,
+    col_side: Dense<'_, T>,
+    n: usize,
+    out: &mut [T],
+    accumulate: bool,
+) {
+    let chunk = (GRAIN / n.max(1)).max(1);
+    out.par_chunks_mut(chunk).enumerate().for_each(|(t, out)| {
+        // SAFETY: there is one output for each entry, and both sides were compared with the
+        // matrix and the width.
+        unsafe { leaf(csr, row_side, col_side, n, t * chunk, out, accumulate) }
+    });
+}
+
+/// The same after bringing both sides' vectors side by side in the workspace.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn interleaved<T: Float>(
+    csr: &Csr<'_, T>,
+    row_side: Dense<'_, T>,
+    col_side: Dense<'_, T>,
+    n: usize,
+    out: &mut [T],
+    accumulate: bool,
+    candidate: &Candidate,
+    workspace: &mut [u8],
+) -> Result<(), RunError> {
+    let block = candidate.params[0].max(1).min(n.max(1));
+    let len = (csr.rows + csr.cols).saturating_mul(block);
+    let buffer: &mut [T] = numbers(candidate, workspace, len)?;
+    let mut accumulate = accumulate;
+    for j in (0..n.max(1)).step_by(block) {
+        let width = block.min(n - j);
+        let (row_buffer, rest) = buffer.split_at_mut(csr.rows * width);
+        let col_buffer = &mut rest[..csr.cols * width];
+        interleave::interleave(row_side, j, width, row_buffer);
+        interleave::interleave(col_side, j, width, col_buffer);
+        entries(
+            csr,
+            Dense::side_by_side(row_buffer, width),
+            Dense::side_by_side(col_buffer, width),
+            width,
+            out,
+            accumulate,
+        );
+        accumulate = true;
+    }
+    Ok(())
+}
+
+dispatched! {
+    /// # Safety
+    /// `first..first + out.len()` must be entries; the sides must fit the matrix and `n`.
+    unsafe fn leaf = leaf_body(
+        csr: &Csr<'_, T>,
+        row_side: Dense<'_, T>,
+        col_side: Dense<'_, T>,
+        n: usize,
+        first: usize,
+        out: &mut [T],
+        accumulate: bool,
+    )
+}
+
+#[inline(always)]
+unsafe fn leaf_body<T: Float, const FMA: bool>(
+    csr: &Csr<'_, T>,
+    row_side: Dense<'_, T>,
+    col_side: Dense<'_, T>,
+    n: usize,
+    first: usize,
+    out: &mut [T],
+    accumulate: bool,
+) {
+    let mut row = csr.row_of(first);
+    if n == 1 {
+        let last = first + out.len();
+        let mut e = first;
+        while e < last {
+            // SAFETY: `row` holds entry `e`, so it is inside the row side; so are the columns of
+            // `e..to` in the column side, by the promise of `Csr`.
+            unsafe {
+                let to = csr.offset(row + 1).min(last);
+                let r = widen(*row_side.vector(0).add(row));
+                let from = col_side.vector(0);
+                for (k, out) in (e..to).zip(&mut out[e - first..]) {
+                    if k % 8 == 0 {
+                        prefetch_ahead(csr.col_indices, csr.values, k);
+                    }
+                    let c = widen(*from.add(*csr.col_indices.get_unchecked(k) as usize));
+                    store(out, r * c, accumulate);
+                }
+                e = to;
+            }
+            row += 1;
+        }
+        return;
+    }
+    for (e, out) in (first..).zip(out) {
+        while csr.offset(row + 1) <= e {
+            row += 1;
+        }
+        // SAFETY: the entry exists; its row and column are inside the sides.
+        let sum = unsafe {
+            let a = row_side.vector(0).add(row * row_side.row);
+            let b = col_side
+                .vector(0)
+                .add(*csr.col_indices.get_unchecked(e) as usize * col_side.row);
+            if row_side.lane == 1 && col_side.lane == 1 {
+                beside::<T, FMA>(a, b, n)
+            } else {
+                strided::<T, FMA>(a, row_side.lane, b, col_side.lane, n)
+            }
+        };
+        // SAFETY: `out` is an element of the slice.
+        unsafe { store(out, sum, accumulate) };
+    }
+}
+
+/// A dot product of `n` numbers that lie side by side.
+///
+/// # Safety
+/// Both must exist.
+#[inline(always)]
+unsafe fn beside<T: Float, const FMA: bool>(a: *const T, b: *const T, n: usize) -> T::Sum {
+    let mut j = 0;
+    macro_rules! block {
+        ($sums:ident) => {
+            for (w, sum) in $sums.iter_mut().enumerate() {
+                // SAFETY: `j + w` is below `n`.
+                *sum = unsafe { fma::<_, FMA>(widen(*a.add(j + w)), widen(*b.add(j + w)), *sum) };
+            }
+            j += $sums.len();
+        };
+    }
+    let mut wide = zeros::<T::Sum, 16>();
+    while j + 16 <= n {
+        block!(wide);
+    }
+    let mut half = zeros::<T::Sum, 8>();
+    if j + 8 <= n {
+        block!(half);
+    }
+    let mut one = zeros::<T::Sum, 1>();
+    while j < n {
+        block!(one);
+    }
+    let low: [T::Sum; 8] = std::array::from_fn(|k| wide[k] + wide[k + 8]);
+    let eight = add_lanes(low, half);
+    let four: [T::Sum; 4] = std::array::from_fn(|k| eight[k] + eight[k + 4]);
+    (four[0] + four[2]) + (four[1] + four[3]) + one[0]
+}
+
+/// A dot product of `n` numbers at a distance, in four chains.
+///
+/// # Safety
+/// Both must exist.
+#[inline(always)]
+unsafe fn strided<T: Float, const FMA: bool>(
+    a: *const T,
+    a_step: usize,
+    b: *const T,
+    b_step: usize,
+    n: usize,
+) -> T::Sum {
+    let mut sums = zeros::<T::Sum, 4>();
+    let mut tail = T::Sum::zero();
+    // SAFETY: `j` is below `n`.
+    let term = |j: usize, sum| unsafe {
+        fma::<_, FMA>(widen(*a.add(j * a_step)), widen(*b.add(j * b_step)), sum)
+    };
+    for j in (0..n / 4 * 4).step_by(4) {
+        for (k, sum) in sums.iter_mut().enumerate() {
+            *sum = term(j + k, *sum);
+        }
+    }
+    for j in n / 4 * 4..n {
+        tail = term(j, tail);
+    }
+    (sums[0] + sums[2]) + (sums[1] + sums[3]) + tail
+}

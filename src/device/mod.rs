@@ -1,0 +1,324 @@
+//! Where tensors live and operations run: the handle that callers hold, its settings, and the one
+//! trait that a kind of device implements.
+
+mod backend;
+mod cpu;
+mod options;
+pub(crate) mod philox;
+pub(crate) mod spec;
+
+pub(crate) use backend::{Backend, Buffer, Query};
+pub use options::{CpuOptions, Ranking};
+pub use spec::{ConvGeometry, ConvPass};
+
+use crate::dtype::Element;
+use crate::error::{Error, Result};
+use crate::memory::{Meter, Purpose, Report, Scope};
+use crate::plan::{CapGuard, Plan, Planner};
+use crate::tensor::Storage;
+use options::Settings;
+use parking_lot::RwLock;
+use philox::Stream;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The workspace cap of a new device: 64 MiB.
+pub const DEFAULT_WORKSPACE_CAP: u64 = 64 << 20;
+
+/// A place where tensors live and operations run, with its own meter, memory limit, workspace cap
+/// and plans. A handle: clones are the same device.
+///
+/// ```
+/// use capgrad::{DType, Device, MIB, Tensor};
+/// # fn main() -> capgrad::Result<()> {
+/// let device = Device::best()?;
+/// device.set_workspace_cap(64 * MIB);
+/// let x = Tensor::rand([2, 3], DType::F32, &device)?;
+/// println!("{}", device.report());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    backend: Box<dyn Backend>,
+    meter: Meter,
+    planner: Planner,
+    settings: RwLock<Settings>,
+    seed: AtomicU64,
+    streams: AtomicU64,
+}
+
+impl Device {
+    /// The process-wide CPU device: every call gives the same one.
+    pub fn cpu() -> Device {
+        static CPU: OnceLock<Device> = OnceLock::new();
+        CPU.get_or_init(|| Device::with_backend("cpu".into(), cpu::Cpu::shared())).clone()
+    }
+
+    /// Another CPU device, with a meter, limit and cap of its own. Tensors of different devices do
+    /// not mix.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for zero threads; [`Error::DeviceNotAvailable`] where the threads cannot
+    /// be started.
+    pub fn new_cpu(options: CpuOptions) -> Result<Device> {
+        static COUNT: AtomicU64 = AtomicU64::new(1);
+        let backend = cpu::Cpu::new(&options)?;
+        let name = format!("cpu#{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        Ok(Device::with_backend(name, backend))
+    }
+
+    /// The CUDA device `ordinal`.
+    ///
+    /// # Errors
+    /// [`Error::DeviceNotAvailable`]: this version of the crate computes on CPUs only.
+    pub fn cuda(ordinal: usize) -> Result<Device> {
+        Err(Error::DeviceNotAvailable {
+            device: format!("cuda:{ordinal}"),
+            reason: "this version of capgrad computes on CPUs only".into(),
+        })
+    }
+
+    /// The fastest device there is: the first GPU that can be used, else [`Device::cpu`].
+    ///
+    /// # Errors
+    /// None today; a device that is there and cannot be opened will be one.
+    pub fn best() -> Result<Device> {
+        Ok(Device::cuda(0).unwrap_or_else(|_| Device::cpu()))
+    }
+
+    fn with_backend(name: String, backend: impl Backend + 'static) -> Device {
+        Device(Arc::new(Inner {
+            meter: Meter::new(name.clone()),
+            name,
+            backend: Box::new(backend),
+            planner: Planner::default(),
+            settings: RwLock::default(),
+            seed: AtomicU64::new(0),
+            streams: AtomicU64::new(0),
+        }))
+    }
+
+    /// The device's name, as messages print it: `cpu`, `cpu#1`, …
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Sets the most workspace that one operation may take, in bytes. 0 is valid: there is always
+    /// an algorithm without workspace.
+    pub fn set_workspace_cap(&self, bytes: u64) {
+        self.0.settings.write().cap = Some(bytes);
+    }
+
+    /// Lets operations take any workspace.
+    pub fn remove_workspace_cap(&self) {
+        self.0.settings.write().cap = None;
+    }
+
+    /// The cap in force on this thread: that of the innermost [`Device::cap_scope`], else the
+    /// device's. `None` is no cap.
+    pub fn workspace_cap(&self) -> Option<u64> {
+        CapGuard::current(self).or(self.0.settings.read().cap)
+    }
+
+    /// A cap for this thread until the guard is dropped, over the device's own. It holds for what
+    /// runs within it: a backward pass that runs later is under the cap that is in force then.
+    ///
+    /// ```
+    /// use capgrad::{Device, MIB};
+    /// let device = Device::cpu();
+    /// let guard = device.cap_scope(MIB);
+    /// assert_eq!(device.workspace_cap(), Some(MIB));
+    /// ```
+    #[must_use = "the cap ends when the guard is dropped"]
+    pub fn cap_scope(&self, bytes: u64) -> CapGuard {
+        CapGuard::new(self, bytes)
+    }
+
+    /// Sets the most memory that the device may hold, in bytes, or lifts the limit with `None`.
+    /// What is live already stays; the next request over the limit is refused.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a limit of 0.
+    pub fn set_memory_limit(&self, bytes: Option<u64>) -> Result<()> {
+        if bytes == Some(0) {
+            return Err(Error::argument(
+                "set_memory_limit",
+                "bytes",
+                0,
+                "a device without memory computes nothing; pass None for no limit",
+            ));
+        }
+        self.0.meter.set_limit(bytes);
+        Ok(())
+    }
+
+    /// The memory limit in bytes; `None` is no limit.
+    pub fn memory_limit(&self) -> Option<u64> {
+        self.0.meter.limit()
+    }
+
+    /// How candidates are ranked: by predicted time, or by measuring each once for a shape.
+    pub fn set_ranking(&self, ranking: Ranking) {
+        self.0.settings.write().ranking = ranking;
+    }
+
+    /// How candidates are ranked.
+    pub fn ranking(&self) -> Ranking {
+        self.0.settings.read().ranking
+    }
+
+    /// Whether only algorithms whose results are bitwise repeatable may run.
+    pub fn set_deterministic(&self, deterministic: bool) {
+        self.0.settings.write().deterministic = deterministic;
+    }
+
+    /// Whether only deterministic algorithms may run.
+    pub fn deterministic(&self) -> bool {
+        self.0.settings.read().deterministic
+    }
+
+    /// Starts the device's random numbers again from `seed`; [`Tensor::rand`](crate::Tensor::rand)
+    /// and its kin draw from them in the order in which they are called.
+    pub fn set_seed(&self, seed: u64) {
+        self.0.seed.store(seed, Ordering::Relaxed);
+        self.0.streams.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn next_stream(&self) -> Stream {
+        let stream = self.0.streams.fetch_add(1, Ordering::Relaxed);
+        // The top bit keeps these apart from the streams that a tape numbers.
+        Stream { seed: self.0.seed.load(Ordering::Relaxed), stream: stream | 1 << 63 }
+    }
+
+    /// Live bytes now.
+    pub fn live_bytes(&self) -> u64 {
+        self.0.meter.live()
+    }
+
+    /// What the meter has seen.
+    pub fn report(&self) -> Report {
+        self.0.meter.report(self.workspace_cap())
+    }
+
+    /// Peaks start again from what is live now, and the ended scopes are forgotten.
+    pub fn reset_peak(&self) {
+        self.0.meter.reset_peak();
+    }
+
+    /// Opens a named scope: it lasts until it is ended or dropped, and has its own peak.
+    pub fn scope(&self, name: &str) -> Scope {
+        self.0.meter.enter_scope(name)
+    }
+
+    /// The plans made so far, in no particular order.
+    pub fn plans(&self) -> Vec<Arc<Plan>> {
+        self.0.planner.plans()
+    }
+
+    /// Forgets the plans made so far, so that measured ones are measured again.
+    pub fn forget_plans(&self) {
+        self.0.planner.forget();
+    }
+
+    /// Waits until everything asked of the device has been done.
+    ///
+    /// # Errors
+    /// What the device's driver says.
+    pub fn synchronize(&self) -> Result<()> {
+        self.0.backend.synchronize()
+    }
+
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.0.backend
+    }
+
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.0.meter
+    }
+
+    pub(crate) fn planner(&self) -> &Planner {
+        &self.0.planner
+    }
+
+    /// The one door through which all of the device's memory goes.
+    pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<Storage> {
+        self.reserve(bytes, purpose, || self.0.backend.allocate(bytes))
+    }
+
+    /// [`Device::allocate`] for elements that the host holds already.
+    pub(crate) fn adopt<T: Element>(&self, data: Vec<T>, purpose: Purpose) -> Result<Storage> {
+        let bytes = std::mem::size_of_val(&data[..]);
+        self.reserve(bytes, purpose, || self.0.backend.adopt(T::DTYPE, Box::new(data)))
+    }
+
+    fn reserve(
+        &self,
+        bytes: usize,
+        purpose: Purpose,
+        make: impl FnOnce() -> Result<Box<dyn Buffer>>,
+    ) -> Result<Storage> {
+        let reservation = self.0.meter.reserve(bytes as u64, purpose)?;
+        let buffer = make().map_err(|error| match error {
+            Error::OutOfMemory { requested, .. } => {
+                Error::OutOfMemory { device: self.0.name.clone(), requested }
+            }
+            other => other,
+        })?;
+        Ok(Storage::new(self.clone(), buffer, reservation))
+    }
+
+    pub(crate) fn key(&self) -> usize {
+        Arc::as_ptr(&self.0) as *const u8 as usize
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.0.name)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0.name)
+    }
+}
+
+/// Reads `best`, `cpu` or `cuda:N`.
+///
+/// ```
+/// use capgrad::Device;
+/// assert_eq!("cpu".parse::<Device>().unwrap(), Device::cpu());
+/// assert!("tpu".parse::<Device>().is_err());
+/// ```
+impl FromStr for Device {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Device> {
+        match name {
+            "best" => Device::best(),
+            "cpu" => Ok(Device::cpu()),
+            "cuda" => Device::cuda(0),
+            _ => match name.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()) {
+                Some(ordinal) => Device::cuda(ordinal),
+                None => Err(Error::DeviceNotAvailable {
+                    device: name.into(),
+                    reason: "known names are best, cpu and cuda:N".into(),
+                }),
+            },
+        }
+    }
+}

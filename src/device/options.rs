@@ -1,0 +1,45 @@
+//! What a caller can choose about a device.
+
+/// Options of a new CPU device.
+///
+/// ```
+/// use capgrad::{CpuOptions, Device};
+/// # fn main() -> capgrad::Result<()> {
+/// let one_thread = Device::new_cpu(CpuOptions { threads: Some(1), ..Default::default() })?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads that compute; `None` shares the process-wide rayon pool, one thread a core.
+    pub threads: Option<usize>,
+    /// Fills new memory with NaN patterns before it is handed out, so that a result that was not
+    /// written shows. For tests: it costs time.
+    pub poison: bool,
+}
+
+/// How candidates within the cap are ranked.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Ranking {
+    /// By the time that a model predicts.
+    #[default]
+    Predicted,
+    /// Each is timed once for a shape, and the answer is kept.
+    Measured,
+}
+
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) cap: Option<u64>,
+    pub(super) ranking: Ranking,
+    pub(super) deterministic: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            cap: Some(super::DEFAULT_WORKSPACE_CAP),
+            ranking: Ranking::default(),
+            deterministic: false,
+        }
+    }
+}

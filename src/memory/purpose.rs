@@ -1,0 +1,122 @@
+//! What memory is for. New tensors take the purpose that is current on their thread.
+
+use std::cell::Cell;
+use std::fmt;
+use std::ops::{Index, IndexMut};
+
+/// What a piece of memory is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Purpose {
+    /// Trainable tensors.
+    Parameter,
+    /// Results of operations, whether or not a gradient rule keeps them.
+    Activation,
+    /// Gradients, from `backward`.
+    Gradient,
+    /// State that an optimiser keeps.
+    Optimiser,
+    /// Sparse matrices.
+    Sparse,
+    /// What an operation takes beside its operands and its result.
+    Workspace,
+    /// Tensors that the caller makes: data, labels, constants.
+    Other,
+}
+
+impl Purpose {
+    /// Every purpose, in the order of reports.
+    pub const ALL: [Purpose; 7] = [
+        Purpose::Parameter,
+        Purpose::Activation,
+        Purpose::Gradient,
+        Purpose::Optimiser,
+        Purpose::Sparse,
+        Purpose::Workspace,
+        Purpose::Other,
+    ];
+
+    /// The name that reports print.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Purpose::Parameter => "parameter",
+            Purpose::Activation => "activation",
+            Purpose::Gradient => "gradient",
+            Purpose::Optimiser => "optimiser",
+            Purpose::Sparse => "sparse",
+            Purpose::Workspace => "workspace",
+            Purpose::Other => "other",
+        }
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Bytes, by purpose.
+///
+/// ```
+/// use capgrad::{DType, Device, Purpose, Tensor};
+/// # fn main() -> capgrad::Result<()> {
+/// let device = Device::new_cpu(Default::default())?;
+/// let data = Tensor::zeros([3, 5], DType::F32, &device)?;
+/// assert_eq!(device.report().live[Purpose::Other], 60);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ByPurpose([u64; 7]);
+
+impl ByPurpose {
+    /// Bytes of all purposes together.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+impl Index<Purpose> for ByPurpose {
+    type Output = u64;
+    fn index(&self, purpose: Purpose) -> &u64 {
+        &self.0[purpose as usize]
+    }
+}
+
+impl IndexMut<Purpose> for ByPurpose {
+    fn index_mut(&mut self, purpose: Purpose) -> &mut u64 {
+        &mut self.0[purpose as usize]
+    }
+}
+
+thread_local! {
+    static CURRENT: Cell<Purpose> = const { Cell::new(Purpose::Other) };
+}
+
+/// The purpose of what is allocated now on this thread.
+pub(crate) fn current_purpose() -> Purpose {
+    CURRENT.get()
+}
+
+/// Sets the current thread's purpose until it is dropped.
+pub(crate) struct PurposeGuard(Purpose);
+
+impl PurposeGuard {
+    pub(crate) fn new(purpose: Purpose) -> Self {
+        PurposeGuard(CURRENT.replace(purpose))
+    }
+
+    /// Results of operations are activations, unless something more special is going on.
+    pub(crate) fn for_results() -> Self {
+        let purpose = match CURRENT.get() {
+            Purpose::Other => Purpose::Activation,
+            special => special,
+        };
+        PurposeGuard::new(purpose)
+    }
+}
+
+impl Drop for PurposeGuard {
+    fn drop(&mut self) {
+        CURRENT.set(self.0);
+    }
+}

@@ -1,0 +1,90 @@
+//! What a backward pass returns.
+
+use super::backward::add;
+use super::parameter::{Parameter, ParameterId};
+use super::var::Var;
+use crate::error::Result;
+use crate::tensor::Tensor;
+use std::collections::HashMap;
+
+/// The gradients of one backward pass, by variable and by parameter. Held only here: dropping this
+/// frees them.
+///
+/// ```
+/// use capgrad::{Device, Parameter, Tape, Tensor};
+/// # fn main() -> capgrad::Result<()> {
+/// let p = Parameter::new("scale", Tensor::from_vec(vec![3.0f64], [1], &Device::cpu())?)?;
+/// let tape = Tape::new();
+/// let grads = tape.parameter(&p).square()?.sum()?.backward()?;
+/// assert_eq!(grads.parameter(&p).unwrap().to_vec::<f64>()?, [6.0]);
+/// # Ok(()) }
+/// ```
+#[derive(Default)]
+pub struct Gradients {
+    values: HashMap<u64, Tensor>,
+    parameters: HashMap<ParameterId, Tensor>,
+}
+
+impl Gradients {
+    /// The gradient of a variable (or of a value with
+    /// [`keep_gradient`](crate::Var::keep_gradient)); `None` where the result does not depend on
+    /// it.
+    pub fn get(&self, value: &Var) -> Option<&Tensor> {
+        self.values.get(&value.node_id()?)
+    }
+
+    /// The gradient of a parameter; `None` where the result does not depend on it.
+    pub fn parameter(&self, parameter: &Parameter) -> Option<&Tensor> {
+        self.parameters.get(&parameter.id())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.values.len() + self.parameters.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds the gradients of another pass, in place where that can be: for a batch that is computed
+    /// in pieces.
+    ///
+    /// # Errors
+    /// Those of the additions; gradients already added stay added.
+    pub fn add(&mut self, other: Gradients) -> Result<()> {
+        for (id, gradient) in other.values {
+            let sum = match self.values.remove(&id) {
+                Some(own) => add(own, gradient)?,
+                None => gradient,
+            };
+            self.values.insert(id, sum);
+        }
+        for (id, gradient) in other.parameters {
+            self.add_parameter(id, gradient)?;
+        }
+        Ok(())
+    }
+
+    /// Writes out gradients that are one number everywhere: callers see all elements.
+    pub(super) fn write_out(&mut self) -> Result<()> {
+        for gradient in self.values.values_mut().chain(self.parameters.values_mut()) {
+            *gradient = gradient.dense()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn insert(&mut self, node: u64, gradient: Tensor) {
+        self.values.insert(node, gradient);
+    }
+
+    pub(super) fn add_parameter(&mut self, id: ParameterId, gradient: Tensor) -> Result<()> {
+        let sum = match self.parameters.remove(&id) {
+            Some(own) => add(own, gradient)?,
+            None => gradient,
+        };
+        self.parameters.insert(id, sum);
+        Ok(())
+    }
+}

@@ -75,9 +75,16 @@ pub use ops::{
 pub use optim::{Adam, AdamW, Sgd};
 pub use plan::{Candidate, CapGuard, Plan, Verdict, Weighed};
 pub use shape::Shape;
-pub use sparse::{BuildError, EntryMap, SparseMatrix, SparseOptions, StoredTranspose};
+pub use sparse::{
+    BuildError, EntryMap, Index, Offsets, SparseMatrix, SparseOptions, StoredTranspose,
+};
 pub use tape::{
     Function, GradCheck, Gradients, NoGrad, Parameter, Saves, Tape, Var, checkpoint, gradcheck,
     no_grad,
 };
 pub use tensor::Tensor;
+
+/// The README's examples run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

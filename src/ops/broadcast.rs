@@ -25,8 +25,7 @@ pub(super) fn sum_to(op: &'static str, dy: Tensor, shape: &Shape, scale: f64) ->
     let missing = dy.shape().rank() - shape.rank();
     let stretched = |axis: usize| axis < missing || shape[axis - missing] == 1;
     let axes = || dy.dims().iter().enumerate();
-    let reduced: SmallVec<[bool; 4]> =
-        axes().map(|(axis, &n)| n != 1 && stretched(axis)).collect();
+    let reduced: SmallVec<[bool; 4]> = axes().map(|(axis, &n)| n != 1 && stretched(axis)).collect();
     if !reduced.contains(&true) {
         return scaled(op, &dy, scale)?.reshape(shape);
     }

@@ -58,7 +58,8 @@ impl Var {
         let rstd = Tensor::result(op, rows, sums, self.device())?;
         let (w, b) = (weight.map(Var::tensor), bias.map(Var::tensor));
         self.device().backend().layer_norm(&x, w, b, epsilon, &out, &mean, &rstd)?;
-        let inputs: SmallVec<[&Var; 3]> = [Some(self), weight, bias].into_iter().flatten().collect();
+        let inputs: SmallVec<[&Var; 3]> =
+            [Some(self), weight, bias].into_iter().flatten().collect();
         Var::record(op, out.reshape(self.shape())?, &inputs, |_| LayerNormRule {
             shape: self.shape().clone(),
             x: Saved::new(op, &x),

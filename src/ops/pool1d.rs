@@ -103,7 +103,13 @@ impl Var {
         }
         let padded_length = in_length.saturating_add(2 * padding);
         if kernel > padded_length {
-            return Err(Error::KernelTooLong { op, kernel, dilation: 1, span: kernel, padded_length });
+            return Err(Error::KernelTooLong {
+                op,
+                kernel,
+                dilation: 1,
+                span: kernel,
+                padded_length,
+            });
         }
         let out_length = (padded_length - kernel) / stride + 1;
         Ok(PoolGeometry { rows, in_length, out_length, kernel, stride, padding })

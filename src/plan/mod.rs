@@ -3,7 +3,7 @@
 //! An operation that has more than one algorithm asks its device for [`Candidate`]s, the planner
 //! drops those over the cap in force, ranks the rest, and keeps the [`Plan`] by shape.
 
-mod candidate;
+pub(crate) mod candidate;
 mod cap;
 mod execute;
 mod planner;

@@ -4,7 +4,7 @@
 //! Time is O(nnz + rows) plus a sort within the rows that need one. Arrays that are canonical
 //! already are taken over (owned) or copied once (borrowed).
 //!
-//! Memory at the peak, beside input and result: 8 bytes a row, and for each thread that sorts, at
+//! Memory at the peak, beside input and result: 12 bytes a row, and for each thread that sorts, at
 //! most 8 + `size_of::<T>()` bytes (16 + … beyond 2³² entries) an entry of the longest unsorted row.
 //! An entry map costs 4 bytes an entry while it is made, beside itself.
 
@@ -45,32 +45,19 @@ pub fn from_coo<'v, T: Float, I: Index, J: Index>(
     let values = values.into();
     check_shape(rows, cols)?;
     let expected = values.len();
-    for (what, got) in [
-        ("row_indices", row_indices.len()),
-        ("col_indices", col_indices.len()),
-    ] {
+    for (what, got) in [("row_indices", row_indices.len()), ("col_indices", col_indices.len())] {
         if got != expected {
-            return Err(BuildError::LengthMismatch {
-                what,
-                expected,
-                got,
-            });
+            return Err(BuildError::LengthMismatch { what, expected, got });
         }
     }
     let mut canonical = true;
     let mut last = None;
     for (entry, (&i, &j)) in row_indices.iter().zip(col_indices).enumerate() {
-        let here = (
-            arrays::checked_row(i, entry, rows)?,
-            arrays::checked_col(j, entry, cols)?,
-        );
+        let here = (arrays::checked_row(i, entry, rows)?, arrays::checked_col(j, entry, cols)?);
         canonical &= last < Some(here);
         last = Some(here);
     }
-    let coo = Coo {
-        row_indices,
-        col_indices,
-    };
+    let coo = Coo { row_indices, col_indices };
     Ok(if canonical {
         Built {
             csr: CsrArrays {
@@ -102,10 +89,7 @@ pub fn from_csr<'v, T: Float, O: Index, J: Index>(
     let values = values.into();
     check_shape(rows, cols)?;
     let nnz = arrays::check_offsets(rows, row_offsets, col_indices.len(), values.len())?;
-    let lines = Lines::<O, J, false> {
-        offsets: row_offsets,
-        indices: &col_indices[..nnz],
-    };
+    let lines = Lines::<O, J, false> { offsets: row_offsets, indices: &col_indices[..nnz] };
     if !check_columns(cols, &lines)? {
         return Ok(sort::build(rows, &lines, &values[..nnz], with_entry_map));
     }
@@ -176,10 +160,7 @@ pub fn from_csc<'v, T: Float, O: Index, I: Index>(
     let values = values.into();
     check_shape(rows, cols)?;
     let nnz = arrays::check_offsets(cols, col_offsets, row_indices.len(), values.len())?;
-    let lines = Lines::<O, I, true> {
-        offsets: col_offsets,
-        indices: &row_indices[..nnz],
-    };
+    let lines = Lines::<O, I, true> { offsets: col_offsets, indices: &row_indices[..nnz] };
     for (entry, &i) in lines.indices.iter().enumerate() {
         arrays::checked_row(i, entry, rows)?;
     }
@@ -202,11 +183,7 @@ pub fn check_canonical<O: Index>(
     let expected = arrays::check_offsets(rows, row_offsets, col_indices.len(), values)?;
     for (what, got) in [("col_indices", col_indices.len()), ("values", values)] {
         if got != expected {
-            return Err(BuildError::LengthMismatch {
-                what,
-                expected,
-                got,
-            });
+            return Err(BuildError::LengthMismatch { what, expected, got });
         }
     }
     check_owned(cols, row_offsets, col_indices)?;
@@ -214,10 +191,7 @@ pub fn check_canonical<O: Index>(
         let from = bounds[0].as_usize();
         let row = &col_indices[from..bounds[1].as_usize()];
         if let Some(k) = row.windows(2).position(|pair| pair[0] >= pair[1]) {
-            return Err(BuildError::NotCanonical {
-                entry: from + k + 1,
-                col: row[k + 1].into(),
-            });
+            return Err(BuildError::NotCanonical { entry: from + k + 1, col: row[k + 1].into() });
         }
     }
     Ok(())
@@ -239,10 +213,7 @@ fn transpose_with<T: Float, O: Index>(
     csr: &CsrArrays<T>,
     with_entry_map: bool,
 ) -> Built<T> {
-    let lines = Lines::<O, i32, true> {
-        offsets,
-        indices: &csr.col_indices,
-    };
+    let lines = Lines::<O, i32, true> { offsets, indices: &csr.col_indices };
     sort::build(cols, &lines, &csr.values, with_entry_map)
 }
 
@@ -258,11 +229,7 @@ pub fn from_dense<T: Float>(
     check_shape(rows, cols)?;
     let expected = rows.saturating_mul(cols);
     if dense.len() != expected {
-        return Err(BuildError::LengthMismatch {
-            what: "dense",
-            expected,
-            got: dense.len(),
-        });
+        return Err(BuildError::LengthMismatch { what: "dense", expected, got: dense.len() });
     }
     let stored = |v: &&T| **v != T::default();
     let nnz = dense.iter().filter(stored).count();
@@ -278,11 +245,7 @@ pub fn from_dense<T: Float>(
         }
         ends.push(values.len());
     }
-    Ok(CsrArrays {
-        row_offsets: Offsets::collect(nnz, ends.into_iter()),
-        col_indices,
-        values,
-    })
+    Ok(CsrArrays { row_offsets: Offsets::collect(nnz, ends.into_iter()), col_indices, values })
 }
 
 /// The matrix as a row-major dense one.
@@ -300,11 +263,7 @@ pub fn to_dense<T: Float>(cols: usize, csr: &CsrArrays<T>) -> Vec<T> {
 fn check_shape(rows: usize, cols: usize) -> Result<(), BuildError> {
     for (what, size) in [("rows", rows), ("columns", cols)] {
         if size > MAX_SIDE {
-            return Err(BuildError::TooLarge {
-                what,
-                size,
-                limit: MAX_SIDE,
-            });
+            return Err(BuildError::TooLarge { what, size, limit: MAX_SIDE });
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Constant and trainable sparse matrices: built and checked once, resident once, and multiplied
 //! with dense tensors without ever being cloned, transposed or sorted again.
 
-mod build;
+pub(crate) mod build;
 mod matrix;
 
 pub use build::{BuildError, EntryMap, Index, Offsets};

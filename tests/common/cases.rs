@@ -3,14 +3,20 @@
 
 use super::data;
 use capgrad::{
-    CrossEntropyOptions, CpuOptions, Device, Reduction, Result, Tensor, Var, cat, stack,
+    CpuOptions, CrossEntropyOptions, Device, Reduction, Result, Tensor, Var, cat, stack,
 };
 
-/// One operation, the shapes of its operands (several lists of them), and the range of its data.
+type Shapes = &'static [&'static [&'static [usize]]];
+
+/// One operation.
 pub struct Case {
     pub name: &'static str,
+    /// The operands that are constants; the others are variables.
+    pub constants: &'static [usize],
     pub f: fn(&[Var]) -> Result<Var>,
-    pub shapes: &'static [&'static [&'static [usize]]],
+    /// Shapes of the operands, in several lists.
+    pub shapes: Shapes,
+    /// Range of the data.
     pub range: (f64, f64),
 }
 
@@ -24,10 +30,16 @@ impl Case {
     }
 }
 
-type Shapes = &'static [&'static [&'static [usize]]];
-
-const ONE: Shapes =
-    &[&[&[]], &[&[1]], &[&[7]], &[&[2, 3]], &[&[5, 1]], &[&[2, 1, 5]], &[&[2, 3, 1, 3]], &[&[0, 3]]];
+const ONE: Shapes = &[
+    &[&[]],
+    &[&[1]],
+    &[&[7]],
+    &[&[2, 3]],
+    &[&[5, 1]],
+    &[&[2, 1, 5]],
+    &[&[2, 3, 1, 3]],
+    &[&[0, 3]],
+];
 const TWO: Shapes = &[
     &[&[2, 3], &[2, 3]],
     &[&[2, 3], &[3]],
@@ -46,8 +58,14 @@ const WIDE: (f64, f64) = (-2.0, 2.0);
 const POSITIVE: (f64, f64) = (0.3, 2.0);
 
 macro_rules! cases {
-    ($($name:literal, $shapes:expr, $range:expr, |$x:ident| $body:expr;)*) => {
-        vec![$(Case { name: $name, f: |$x| $body, shapes: $shapes, range: $range }),*]
+    ($($name:literal $(constant $c:literal)*, $shapes:expr, $range:expr, |$x:ident| $body:expr;)*) => {
+        vec![$(Case {
+            name: $name,
+            constants: &[$($c),*],
+            f: |$x| $body,
+            shapes: $shapes,
+            range: $range,
+        }),*]
     };
 }
 
@@ -89,12 +107,12 @@ fn elementwise() -> Vec<Case> {
         "div", TWO, POSITIVE, |x| x[0].div(&x[1]);
         "add to itself", ONE, WIDE, |x| x[0].add(&x[0]);
         "mul with itself", ONE, WIDE, |x| x[0].mul(&x[0]);
-        "mul with a constant", TWO, WIDE, |x| x[0].mul(&x[1].detach());
-        "mul of a constant", TWO, WIDE, |x| x[0].detach().mul(&x[1]);
-        "div by a constant", TWO, POSITIVE, |x| x[0].div(&x[1].detach());
-        "div of a constant", TWO, POSITIVE, |x| x[0].detach().div(&x[1]);
+        "mul" constant 1, TWO, WIDE, |x| x[0].mul(&x[1]);
+        "mul" constant 0, TWO, WIDE, |x| x[0].mul(&x[1]);
+        "div" constant 1, TWO, POSITIVE, |x| x[0].div(&x[1]);
+        "div" constant 0, TWO, POSITIVE, |x| x[0].div(&x[1]);
         "select", TWO, WIDE, |x| x[0].lt(&x[1])?.select(&x[0], &x[1]);
-        "select of one", TWO, WIDE, |x| x[0].ge(&x[1])?.select(&x[0].detach(), &x[1]);
+        "select" constant 0, TWO, WIDE, |x| x[0].ge(&x[1])?.select(&x[0], &x[1]);
         "mse_loss", ALIKE, WIDE, |x| x[0].mse_loss(&x[1], Reduction::Mean);
         "mse_loss, sum", ALIKE, WIDE, |x| x[0].mse_loss(&x[1], Reduction::Sum);
         "mse_loss, none", ALIKE, WIDE, |x| x[0].mse_loss(&x[1], Reduction::None);
@@ -105,7 +123,7 @@ fn elementwise() -> Vec<Case> {
         "bce_with_logits", ALIKE, (0.05, 0.95), |x| x[0].bce_with_logits(&x[1], Reduction::Mean);
         "bce_with_logits, none", ALIKE, (0.05, 0.95),
             |x| x[0].neg()?.bce_with_logits(&x[1], Reduction::None);
-        "loss of a constant", ALIKE, WIDE, |x| x[0].detach().mse_loss(&x[1], Reduction::Mean);
+        "mse_loss" constant 0, ALIKE, WIDE, |x| x[0].mse_loss(&x[1], Reduction::Mean);
     }
 }
 
@@ -124,8 +142,8 @@ fn layout() -> Vec<Case> {
         "narrow to nothing", AXES, WIDE, |x| x[0].narrow(1, 1, 0);
         "cat first", &[&[&[2], &[3]], &[&[2, 3], &[1, 3]], &[&[0, 3], &[2, 3]]], WIDE,
             |x| cat(&[&x[0], &x[1], &x[0]], 0);
-        "cat last", &[&[&[2], &[3]], &[&[2, 3], &[2, 1]], &[&[2, 3, 5], &[2, 3, 2]]], WIDE,
-            |x| cat(&[&x[0], &x[1].detach(), &x[1], &x[0]], -1);
+        "cat last" constant 1, &[&[&[2], &[3]], &[&[2, 3], &[2, 1]], &[&[2, 3, 5], &[2, 3, 2]]], WIDE,
+            |x| cat(&[&x[0], &x[1], &x[1], &x[0]], -1);
         "stack", ALIKE, WIDE, |x| stack(&[&x[0], &x[1]], -1);
         "gather", AXES, WIDE, |x| gather_reversed(&x[0], 1);
         "gather first", AXES, WIDE, |x| gather_reversed(&x[0], 0);
@@ -162,10 +180,10 @@ fn composed() -> Vec<Case> {
         "layer_norm", NORM, WIDE, |x| x[0].layer_norm(Some(&x[1]), Some(&x[2]), 1e-2);
         "layer_norm, bias", NORM, WIDE, |x| x[0].layer_norm(None, Some(&x[2]), 1e-2);
         "layer_norm, weight", NORM, WIDE, |x| x[0].layer_norm(Some(&x[1]), None, 1e-2);
-        "layer_norm, constants", NORM, WIDE,
-            |x| x[0].layer_norm(Some(&x[1].detach()), Some(&x[2].detach()), 1e-2);
-        "layer_norm of a constant", NORM, WIDE,
-            |x| x[0].detach().layer_norm(Some(&x[1]), Some(&x[2]), 1e-2);
+        "layer_norm" constant 1 constant 2, NORM, WIDE,
+            |x| x[0].layer_norm(Some(&x[1]), Some(&x[2]), 1e-2);
+        "layer_norm" constant 0, NORM, WIDE,
+            |x| x[0].layer_norm(Some(&x[1]), Some(&x[2]), 1e-2);
         "max_pool1d", LENGTHS, WIDE, |x| x[0].max_pool1d(2, 2, 0);
         "max_pool1d, overlapping", LENGTHS, WIDE, |x| x[0].max_pool1d(3, 1, 1);
         "max_pool1d, sparse", LENGTHS, WIDE, |x| x[0].max_pool1d(2, 3, 1);

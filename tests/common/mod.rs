@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test binary uses some of it.
 
+pub mod cases;
+
 use capgrad::{CpuOptions, DType, Device, Result, Tensor, Var};
 
 /// The devices that every test runs on. With `CAPGRAD_REQUIRE_CUDA=1` a missing GPU is a failure.

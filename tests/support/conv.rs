@@ -86,8 +86,8 @@ impl Sizes {
                                 continue;
                             }
                             let y = (n * self.c_out + o) * l_out + l;
-                            let x = (n * self.c_in + group * per_in + c) * self.l + place
-                                - self.left;
+                            let x =
+                                (n * self.c_in + group * per_in + c) * self.l + place - self.left;
                             f(y, x, (o * per_in + c) * self.k + k);
                         }
                     }
@@ -146,6 +146,16 @@ impl Operands {
         let (x, w) = (draw(&sizes.x_shape()), draw(&sizes.w_shape()));
         let (b, dy) = (draw(&[sizes.c_out]), draw(&sizes.y_shape()));
         Operands { x, w, b, dy, sizes, dtype }
+    }
+
+    /// The same numbers in another dtype (in which they must be exact).
+    pub fn in_dtype(self, dtype: DType) -> Operands {
+        Operands { dtype, ..self }
+    }
+
+    /// The same numbers under other sizes.
+    pub fn of(self, sizes: Sizes) -> Operands {
+        Operands { sizes, ..self }
     }
 
     pub fn x(&self, device: &Device) -> Tensor {

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod conv;
+pub mod generate;
 pub mod sparse;
 
 use capgrad::{CpuOptions, DType, Device, Element, Purpose, Shape, Tensor, bf16, f16};

@@ -128,9 +128,10 @@ mod tests {
         assert_eq!(converted::<i64, i32>(&[5, -1 << 40, 1 << 40]), [5, i32::MIN, i32::MAX]);
         assert_eq!(converted::<f32, i32>(&[-1.9, 1e20, f32::NAN]), [-1, i32::MAX, 0]);
         // Half-way between two f32 but for the last bit, which f64 cannot hold.
-        assert_eq!(converted::<i64, f32>(&[(1 << 60) + (1 << 36) + 1]), [
-            (1u64 << 60) as f32 + (1u64 << 37) as f32
-        ]);
+        assert_eq!(
+            converted::<i64, f32>(&[(1 << 60) + (1 << 36) + 1]),
+            [(1u64 << 60) as f32 + (1u64 << 37) as f32]
+        );
         assert_eq!(converted::<f16, f32>(&[f16::from_f32(0.5)]), [0.5]);
         assert_eq!(converted::<f32, bf16>(&[3.0]), [bf16::from_f32(3.0)]);
     }

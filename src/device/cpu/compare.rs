@@ -9,13 +9,7 @@ use crate::device::spec::Comparison;
 use crate::dtype::Element;
 use crate::tensor::Tensor;
 
-pub(super) fn compare<T: Element>(
-    cpu: &Cpu,
-    f: Comparison,
-    a: &Tensor,
-    b: &Tensor,
-    out: &Tensor,
-) {
+pub(super) fn compare<T: Element>(cpu: &Cpu, f: Comparison, a: &Tensor, b: &Tensor, out: &Tensor) {
     match f {
         Comparison::Equal => holds::<T>(cpu, a, b, out, |a, b| a == b),
         Comparison::NotEqual => holds::<T>(cpu, a, b, out, |a, b| a != b),
@@ -92,11 +86,12 @@ mod tests {
                 (Comparison::GreaterOrEqual, |a, b| a >= b),
             ] {
                 device.backend().compare(f, &a, &b, &mask).unwrap();
-                let held: Vec<bool> = rows
-                    .iter()
-                    .flat_map(|a| [1.0, 2.0, 3.0].map(|b| rule(a, &b)))
-                    .collect();
-                assert_eq!(mask.to_vec::<i32>().unwrap(), held.iter().map(|&h| h as i32).collect::<Vec<_>>());
+                let held: Vec<bool> =
+                    rows.iter().flat_map(|a| [1.0, 2.0, 3.0].map(|b| rule(a, &b))).collect();
+                assert_eq!(
+                    mask.to_vec::<i32>().unwrap(),
+                    held.iter().map(|&h| h as i32).collect::<Vec<_>>()
+                );
                 let out = result([n, 3], dtype, &device);
                 let seven = Tensor::full([], 7.0, dtype, &device).unwrap();
                 let seven = Tensor::uniform(&seven, out.shape().clone());

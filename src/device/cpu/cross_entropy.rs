@@ -8,6 +8,7 @@ use super::parallel::{Rows, grain};
 use super::softmax::statistics;
 use crate::dtype::{Element, Float};
 use crate::tensor::Tensor;
+use num_traits::Float as _;
 
 pub(super) fn forward<T: Float, I: Integer>(
     cpu: &Cpu,

@@ -115,8 +115,7 @@ mod tests {
 
     #[test]
     fn fill_cast_and_accumulate_work_for_any_dtype_and_size() {
-        let dtypes =
-            [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64];
+        let dtypes = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64];
         for device in devices() {
             for n in [0, 1, 513, 70_001] {
                 for from in dtypes {

@@ -10,6 +10,7 @@ use super::parallel::GRAIN;
 use crate::device::spec::{Binary, Side, Unary};
 use crate::dtype::{Element, Float, Real};
 use crate::tensor::Tensor;
+use num_traits::Float as _;
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
 /// A constant in the type that is computed in.

@@ -240,14 +240,17 @@ mod tests {
 
     #[test]
     fn forward_and_gradients_agree_with_f64_even_far_from_zero() {
-        for ((rows, n), far) in [((37, 1029), 0.0), ((530, 19), 1e4), ((67, 700), 1e4), ((3, 1), 0.0)] {
+        for ((rows, n), far) in
+            [((37, 1029), 0.0), ((530, 19), 1e4), ((67, 700), 1e4), ((3, 1), 0.0)]
+        {
             for dtype in DType::FLOATS {
                 let far = if dtype.size() == 2 { 0.0 } else { far };
                 // In f32 numbers this far from 0 keep ten bits behind the point.
                 let x: Vec<f64> = values(rows * n, 1).iter().map(|x| x + far).collect();
                 let (w, b, dy) = (values(n, 2), values(n, 3), values(rows * n, 4));
                 let epsilon = 1e-5;
-                let mut expected = [vec![0.0; rows * n], vec![0.0; rows * n], vec![0.0; n], vec![0.0; n]];
+                let mut expected =
+                    [vec![0.0; rows * n], vec![0.0; rows * n], vec![0.0; n], vec![0.0; n]];
                 for r in 0..rows {
                     let x = &x[r * n..][..n];
                     let mean = x.iter().sum::<f64>() / n as f64;
@@ -269,9 +272,11 @@ mod tests {
                     let out = same_on_all(|device| {
                         let sums = if dtype == DType::F64 { dtype } else { DType::F32 };
                         let x = tensor(&x, [rows, n], dtype, device);
-                        let (w, b) = (tensor(&w, [n], dtype, device), tensor(&b, [n], dtype, device));
+                        let (w, b) =
+                            (tensor(&w, [n], dtype, device), tensor(&b, [n], dtype, device));
                         let dy = tensor(&dy, [rows, n], dtype, device);
-                        let (mean, rstd) = (result([rows], sums, device), result([rows], sums, device));
+                        let (mean, rstd) =
+                            (result([rows], sums, device), result([rows], sums, device));
                         let out = result([rows, n], dtype, device);
                         let backend = device.backend();
                         backend

@@ -82,7 +82,16 @@ impl Cpu {
     }
 
     /// Runs `f` where rayon's work goes to this device's threads.
+    ///
+    /// By way of `dyn`, here and in [`join`]: a call costs nothing beside a piece, and a copy of
+    /// rayon's machinery for each kernel and dtype would cost minutes of compile time.
     pub(super) fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        let (mut f, mut result) = (Some(f), None);
+        self.enter(&mut || result = f.take().map(|f| f()));
+        result.expect("the pool has run it")
+    }
+
+    fn enter(&self, f: &mut (dyn FnMut() + Send)) {
         match &self.pool {
             Some(pool) => pool.install(f),
             None => f(),
@@ -103,7 +112,12 @@ impl Cpu {
         } else if self.threads() == 1 {
             sequential(0..items, grain, parts, &f);
         } else {
-            self.install(|| parallel(0..items, grain, parts, &f));
+            let mut parts = Some(parts);
+            self.enter(&mut || {
+                if let Some(parts) = parts.take() {
+                    parallel(0..items, grain, parts, &f);
+                }
+            });
         }
     }
 
@@ -130,7 +144,7 @@ fn sequential<P: Split>(
     mut range: Range<usize>,
     grain: usize,
     mut parts: P,
-    f: &impl Fn(Range<usize>, P),
+    f: &dyn Fn(Range<usize>, P),
 ) {
     while range.len() > grain {
         let (head, tail) = parts.split(grain);
@@ -144,7 +158,7 @@ fn parallel<P: Split>(
     range: Range<usize>,
     grain: usize,
     parts: P,
-    f: &(impl Fn(Range<usize>, P) + Sync),
+    f: &(dyn Fn(Range<usize>, P) + Sync),
 ) {
     if range.len() <= grain {
         return f(range, parts);
@@ -152,27 +166,43 @@ fn parallel<P: Split>(
     let items = middle(&range, grain);
     let (head, tail) = parts.split(items);
     let at = range.start + items;
-    rayon::join(
-        || parallel(range.start..at, grain, head, f),
-        || parallel(at..range.end, grain, tail, f),
-    );
+    let (mut head, mut tail) = (Some(head), Some(tail));
+    let run = |range, part: &mut Option<P>| {
+        if let Some(part) = part.take() {
+            parallel(range, grain, part, f);
+        }
+    };
+    join(&mut || run(range.start..at, &mut head), &mut || run(at..range.end, &mut tail));
+}
+
+fn join(a: &mut (dyn FnMut() + Send), b: &mut (dyn FnMut() + Send)) {
+    rayon::join(a, b);
 }
 
 fn tree<R: Send>(
     range: Range<usize>,
     grain: usize,
     parallel: bool,
-    leaf: &(impl Fn(Range<usize>) -> R + Sync),
-    combine: &(impl Fn(R, R) -> R + Sync),
+    leaf: &(dyn Fn(Range<usize>) -> R + Sync),
+    combine: &(dyn Fn(R, R) -> R + Sync),
 ) -> R {
     if range.len() <= grain {
         return leaf(range);
     }
     let at = range.start + middle(&range, grain);
-    let left = || tree(range.start..at, grain, parallel, leaf, combine);
-    let right = || tree(at..range.end, grain, parallel, leaf, combine);
-    let (a, b) = if parallel { rayon::join(left, right) } else { (left(), right()) };
-    combine(a, b)
+    let (mut a, mut b) = (None, None);
+    let mut left = || a = Some(tree(range.start..at, grain, parallel, leaf, combine));
+    let mut right = || b = Some(tree(at..range.end, grain, parallel, leaf, combine));
+    if parallel {
+        join(&mut left, &mut right);
+    } else {
+        left();
+        right();
+    }
+    match (a, b) {
+        (Some(a), Some(b)) => combine(a, b),
+        _ => unreachable!("both halves have run"),
+    }
 }
 
 #[cfg(test)]

@@ -4,12 +4,11 @@
 
 use super::super::backend::Query;
 use super::host::{read, workspace, write};
-use super::sparse::{Csr, Layout, OffsetsRef, Product, SparseSpec};
+use super::sparse::{Csr, OffsetsRef};
 use super::{Cpu, conv, gemm, sparse};
-use crate::device::spec::{DenseLayout, SparseProduct};
-use crate::device::spec;
+use crate::device::spec::{SparseProduct, SparseSpec};
 use crate::dtype::{DType, Float};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::Candidate;
 use crate::tensor::{Storage, Tensor};
 
@@ -20,11 +19,7 @@ pub(super) fn candidates(threads: usize, query: &Query, cap: u64) -> Vec<Candida
         Query::Conv(pass, geometry, dtype) => {
             conv::candidates(*pass, geometry, *dtype, threads, cap)
         }
-        Query::Sparse(spec, dtype) => {
-            let (rows, cols, nnz) = (spec.rows, spec.cols, spec.nnz);
-            let stored = spec.stored_transpose;
-            sparse::candidates(&sparse_spec(spec), rows, cols, nnz, *dtype, stored, threads, cap)
-        }
+        Query::Sparse(spec, dtype) => sparse::candidates(spec, *dtype, threads, cap),
     }
 }
 
@@ -42,7 +37,8 @@ pub(super) fn run(
         Some(bytes) => &mut bytes[..],
         None => &mut [],
     };
-    float!(out.dtype(), T => run_as::<T>(cpu, query, candidate, operands, out, workspace))
+    float!(out.dtype(), T => run_as::<T>(cpu, query, candidate, operands, out, workspace));
+    Ok(())
 }
 
 fn run_as<T: Float>(
@@ -52,7 +48,7 @@ fn run_as<T: Float>(
     operands: &[&Tensor],
     out: &Tensor,
     workspace: &mut [u8],
-) -> Result<()> {
+) {
     if let Query::Sparse(spec, _) = query {
         return run_sparse::<T>(cpu, spec, candidate, operands, out, workspace);
     }
@@ -70,69 +66,47 @@ fn run_as<T: Float>(
         }
         Query::Sparse(..) => {}
     });
-    Ok(())
-}
-
-fn sparse_spec(spec: &spec::SparseSpec) -> SparseSpec {
-    SparseSpec {
-        product: match spec.product {
-            SparseProduct::Forward => Product::Forward,
-            SparseProduct::Transposed => Product::Transposed,
-            SparseProduct::Sampled => Product::Sampled,
-        },
-        layout: match spec.layout {
-            DenseLayout::Columns => Layout::Columns,
-            DenseLayout::Rows => Layout::BatchFirst,
-        },
-        width: spec.width,
-        accumulate: false,
-    }
 }
 
 fn run_sparse<T: Float>(
     cpu: &Cpu,
-    spec: &spec::SparseSpec,
+    spec: &SparseSpec,
     candidate: &Candidate,
     operands: &[&Tensor],
     out: &Tensor,
     workspace: &mut [u8],
-) -> Result<()> {
-    let sizes = (spec.rows, spec.cols);
+) {
     let mut out = write::<T>(out);
-    let (kernel, out) = (sparse_spec(spec), &mut out[..]);
-    let result = with_csr(sizes, &operands[..3], |csr| match (spec.product, spec.stored_transpose) {
+    let out = &mut out[..];
+    let size = (spec.rows, spec.cols);
+    let (matrix, rest) = operands.split_at(3);
+    with_csr(size, matrix, |csr| match (spec.product, spec.stored_transpose) {
         (SparseProduct::Sampled, _) => {
-            let (by_row, by_col) = (read::<T>(operands[3]), read::<T>(operands[4]));
+            let (by_row, by_col) = (read::<T>(rest[0]), read::<T>(rest[1]));
             let (by_row, by_col) = (&by_row[..], &by_col[..]);
             cpu.install(|| {
-                sparse::run_sampled(&kernel, candidate, &csr, by_row, by_col, out, workspace)
-            })
+                sparse::run_sampled(spec, candidate, &csr, by_row, by_col, out, workspace);
+            });
         }
-        (_, true) => {
-            let x = read::<T>(operands[6]);
+        (_, true) => with_csr((size.1, size.0), &rest[..3], |transpose| {
+            let x = read::<T>(rest[3]);
             let x = &x[..];
-            with_csr((sizes.1, sizes.0), &operands[3..6], |transpose| {
-                cpu.install(|| {
-                    sparse::run(&kernel, candidate, &csr, Some(&transpose), x, out, workspace)
-                })
-            })
-        }
+            cpu.install(|| sparse::run(spec, candidate, &csr, Some(&transpose), x, out, workspace));
+        }),
         (_, false) => {
-            let x = read::<T>(operands[3]);
+            let x = read::<T>(rest[0]);
             let x = &x[..];
-            cpu.install(|| sparse::run(&kernel, candidate, &csr, None, x, out, workspace))
+            cpu.install(|| sparse::run(spec, candidate, &csr, None, x, out, workspace));
         }
     });
-    // Operands were checked by the operation, so this is a candidate of another shape.
-    result.map_err(|error| Error::custom("sparse product", error))
 }
 
 /// Calls `f` with the matrix that `arrays` (offsets, column indices, values) hold.
-fn with_csr<T: Float, R>(
+fn with_csr<T: Float>(
     (rows, cols): (usize, usize),
     arrays: &[&Tensor],
-    f: impl FnOnce(Csr<'_, T>) -> R,
-) -> R {
+    f: impl FnOnce(Csr<'_, T>),
+) {
     let (col_indices, values) = (read::<i32>(arrays[1]), read::<T>(arrays[2]));
     let wide;
     let narrow;

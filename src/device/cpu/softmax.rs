@@ -7,6 +7,7 @@ use super::host;
 use super::parallel::{Rows, grain};
 use crate::dtype::{Element, Float, Real};
 use crate::tensor::Tensor;
+use num_traits::Float as _;
 
 /// Columns that are done together where the axis is not the last.
 const COLUMNS: usize = 256;

@@ -8,6 +8,7 @@ use super::parallel::GRAIN;
 use crate::device::spec::Update;
 use crate::dtype::{Element, Float};
 use crate::tensor::Tensor;
+use num_traits::Float as _;
 
 pub(super) fn update<T: Float>(
     cpu: &Cpu,
@@ -18,13 +19,15 @@ pub(super) fn update<T: Float>(
 ) {
     let real = T::Sum::from_f64;
     match update {
-        Update::Sgd { rate, momentum, decay, .. } if momentum == 0.0 => {
+        Update::Sgd { rate, momentum: 0.0, decay, .. } => {
             let (rate, decay) = (real(rate), real(decay));
-            step::<T>(cpu, parameter, gradient, [], |p, g, []| *p = *p - rate * (g + decay * *p));
+            step::<T, _>(cpu, parameter, gradient, [], |p, g, []| {
+                *p = *p - rate * (g + decay * *p)
+            });
         }
         Update::Sgd { rate, momentum, decay, nesterov } => {
             let (rate, momentum, decay) = (real(rate), real(momentum), real(decay));
-            step::<T>(cpu, parameter, gradient, [state[0]], |p, g, [v]| {
+            step::<T, _>(cpu, parameter, gradient, [state[0]], |p, g, [v]| {
                 let g = g + decay * *p;
                 *v = momentum * *v + g;
                 *p = *p - rate * if nesterov { g + momentum * *v } else { *v };
@@ -46,11 +49,11 @@ pub(super) fn update<T: Float>(
             let (new1, new2) = (real(1.0 - beta1), real(1.0 - beta2));
             let (beta2, epsilon) = (real(beta2), real(epsilon));
             let (size, root) = (real(rate / correction1), real(1.0 / correction2.sqrt()));
-            step::<T>(cpu, parameter, gradient, [state[0], state[1]], |p, g, [m, v]| {
+            step::<T, _>(cpu, parameter, gradient, [state[0], state[1]], |p, g, [m, v]| {
                 let g = g + decay * *p;
                 *m += new1 * (g - *m);
                 *v = beta2 * *v + new2 * g * g;
-                let denominator = num_traits::Float::sqrt(*v) * root + epsilon;
+                let denominator = v.sqrt() * root + epsilon;
                 *p = *p * shrink - size * *m / denominator;
             });
         }

@@ -83,6 +83,18 @@ impl Offsets {
     }
 }
 
+impl From<Vec<i32>> for Offsets {
+    fn from(offsets: Vec<i32>) -> Self {
+        Offsets::I32(offsets)
+    }
+}
+
+impl From<Vec<i64>> for Offsets {
+    fn from(offsets: Vec<i64>) -> Self {
+        Offsets::I64(offsets)
+    }
+}
+
 /// A canonical CSR matrix: columns strictly increase within each row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CsrArrays<T> {
@@ -190,11 +202,7 @@ impl<O: Index, J: Index, const CSC: bool> Entries for Lines<'_, O, J, CSC> {
 pub(super) fn checked_row<I: Index>(i: I, entry: usize, rows: usize) -> Result<usize, BuildError> {
     let row = i.as_i128();
     if row < 0 {
-        return Err(BuildError::Negative {
-            what: "row_indices",
-            position: entry,
-            value: row,
-        });
+        return Err(BuildError::Negative { what: "row_indices", position: entry, value: row });
     }
     if row >= rows as i128 {
         return Err(BuildError::RowOutOfRange { entry, row, rows });
@@ -207,11 +215,7 @@ pub(super) fn checked_row<I: Index>(i: I, entry: usize, rows: usize) -> Result<u
 pub(super) fn checked_col<J: Index>(j: J, entry: usize, cols: usize) -> Result<usize, BuildError> {
     let col = j.as_i128();
     if col < 0 {
-        return Err(BuildError::Negative {
-            what: "col_indices",
-            position: entry,
-            value: col,
-        });
+        return Err(BuildError::Negative { what: "col_indices", position: entry, value: col });
     }
     if col >= cols as i128 {
         return Err(BuildError::ColumnOutOfRange { entry, col, cols });
@@ -230,24 +234,15 @@ pub(super) fn check_offsets<O: Index>(
     // `lines` was checked against `MAX_SIDE`.
     let expected = lines + 1;
     if offsets.len() != expected {
-        return Err(BuildError::OffsetsLength {
-            expected,
-            got: offsets.len(),
-        });
+        return Err(BuildError::OffsetsLength { expected, got: offsets.len() });
     }
     for (position, o) in offsets.iter().enumerate() {
         if o.as_i128() < 0 {
-            return Err(BuildError::Negative {
-                what: "offsets",
-                position,
-                value: o.as_i128(),
-            });
+            return Err(BuildError::Negative { what: "offsets", position, value: o.as_i128() });
         }
     }
     if offsets[0].as_i128() != 0 {
-        return Err(BuildError::FirstOffsetNotZero {
-            got: offsets[0].as_i128(),
-        });
+        return Err(BuildError::FirstOffsetNotZero { got: offsets[0].as_i128() });
     }
     for (line, bounds) in offsets.windows(2).enumerate() {
         let (from, to) = (bounds[0].as_i128(), bounds[1].as_i128());

@@ -104,9 +104,7 @@ fn sort_rows<T: Float>(
 ) {
     if ends.len() > 1 && cols.len() > GRAIN {
         let half = base + cols.len() / 2;
-        let mid = ends
-            .partition_point(|&e| e <= half)
-            .clamp(1, ends.len() - 1);
+        let mid = ends.partition_point(|&e| e <= half).clamp(1, ends.len() - 1);
         let at = ends[mid - 1] - base;
         let (c0, c1) = cols.split_at_mut(at);
         let (v0, v1) = values.split_at_mut(at);
@@ -150,10 +148,7 @@ struct Scratch<T, P> {
 
 impl<T, P> Default for Scratch<T, P> {
     fn default() -> Self {
-        Scratch {
-            order: Vec::new(),
-            values: Vec::new(),
-        }
+        Scratch { order: Vec::new(), values: Vec::new() }
     }
 }
 
@@ -197,10 +192,7 @@ fn sort_row<T: Float, P: Place>(
         }
         return cols.len().as_col();
     }
-    let Scratch {
-        order,
-        values: given,
-    } = scratch;
+    let Scratch { order, values: given } = scratch;
     given.clear();
     given.extend_from_slice(values);
     order.clear();

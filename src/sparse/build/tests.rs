@@ -5,9 +5,7 @@ use half::f16;
 use std::collections::BTreeMap;
 
 fn lcg(seed: &mut u64) -> u64 {
-    *seed = seed
-        .wrapping_mul(6364136223846793005)
-        .wrapping_add(1442695040888963407);
+    *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
     *seed >> 33
 }
 
@@ -15,9 +13,7 @@ fn lcg(seed: &mut u64) -> u64 {
 fn naive<T: Float>(entries: &[(usize, usize, T)]) -> BTreeMap<(usize, usize), T::Sum> {
     let mut map = BTreeMap::new();
     for &(i, j, v) in entries {
-        map.entry((i, j))
-            .and_modify(|s| *s += v.widen())
-            .or_insert(v.widen());
+        map.entry((i, j)).and_modify(|s| *s += v.widen()).or_insert(v.widen());
     }
     map
 }
@@ -37,11 +33,7 @@ fn check<T: Float>(rows: usize, entries: &[(usize, usize, T)], built: &Built<T>)
         }
     }
     if let Some(map) = &built.entry_map {
-        let places: BTreeMap<_, _> = expected
-            .keys()
-            .enumerate()
-            .map(|(k, &at)| (at, k))
-            .collect();
+        let places: BTreeMap<_, _> = expected.keys().enumerate().map(|(k, &at)| (at, k)).collect();
         for (e, &(i, j, _)) in entries.iter().enumerate() {
             assert_eq!(map.get(e), places[&(i, j)]);
         }
@@ -91,11 +83,7 @@ fn all_forms<T: Float>(rows: usize, cols: usize, nnz: usize, seed: &mut u64) {
     let (offsets, indices, order) = compress(rows, entries.iter().map(|e| (e.0, e.1)));
     let sorted: Vec<_> = order.iter().map(|&e| entries[e]).collect();
     let v: Vec<T> = sorted.iter().map(|e| e.2).collect();
-    check(
-        rows,
-        &sorted,
-        &from_csr(rows, cols, &offsets, &indices, &v, true).unwrap(),
-    );
+    check(rows, &sorted, &from_csr(rows, cols, &offsets, &indices, &v, true).unwrap());
     let signed = indices.iter().map(|&c| c as i32).collect();
     let owned = from_csr_owned(rows, cols, Offsets::I64(offsets), signed, v, true).unwrap();
     check(rows, &sorted, &owned);
@@ -103,11 +91,7 @@ fn all_forms<T: Float>(rows: usize, cols: usize, nnz: usize, seed: &mut u64) {
     let (offsets, indices, order) = compress(cols, entries.iter().map(|e| (e.1, e.0)));
     let sorted: Vec<_> = order.iter().map(|&e| entries[e]).collect();
     let v: Vec<T> = sorted.iter().map(|e| e.2).collect();
-    check(
-        rows,
-        &sorted,
-        &from_csc(rows, cols, &offsets, &indices, &v, true).unwrap(),
-    );
+    check(rows, &sorted, &from_csc(rows, cols, &offsets, &indices, &v, true).unwrap());
 
     // The canonical result is taken as it is, and turned twice it is itself.
     let csr = built.csr;
@@ -118,28 +102,12 @@ fn all_forms<T: Float>(rows: usize, cols: usize, nnz: usize, seed: &mut u64) {
         assert_eq!(turned.csr.values[map.get(e)], *v);
     }
     let pointers = (csr.col_indices.as_ptr(), csr.values.as_ptr());
-    let CsrArrays {
-        row_offsets,
-        col_indices,
-        values,
-    } = csr.clone();
+    let CsrArrays { row_offsets, col_indices, values } = csr.clone();
     let again = from_csr_owned(rows, cols, row_offsets, col_indices, values, true).unwrap();
-    assert_eq!(
-        (&again.csr, again.entry_map),
-        (&csr, Some(EntryMap::Identity))
-    );
-    let CsrArrays {
-        row_offsets,
-        col_indices,
-        values,
-    } = csr;
-    let moved = from_csr_owned(rows, cols, row_offsets, col_indices, values, false)
-        .unwrap()
-        .csr;
-    assert_eq!(
-        (moved.col_indices.as_ptr(), moved.values.as_ptr()),
-        pointers
-    );
+    assert_eq!((&again.csr, again.entry_map), (&csr, Some(EntryMap::Identity)));
+    let CsrArrays { row_offsets, col_indices, values } = csr;
+    let moved = from_csr_owned(rows, cols, row_offsets, col_indices, values, false).unwrap().csr;
+    assert_eq!((moved.col_indices.as_ptr(), moved.values.as_ptr()), pointers);
 }
 
 #[test]
@@ -170,50 +138,29 @@ fn agrees_with_a_map() {
 
 #[test]
 fn explicit_zeros_stay_and_dense_round_trips() {
-    let built = from_coo(2, 2, &[1i32, 0], &[0i32, 1], vec![0.0f32, 2.0], false)
-        .unwrap()
-        .csr;
+    let built = from_coo(2, 2, &[1i32, 0], &[0i32, 1], vec![0.0f32, 2.0], false).unwrap().csr;
     assert_eq!(built.values, [2.0, 0.0]);
     let dense = [0.0f32, 1.0, 0.0, 0.0, 0.0, -2.0];
     let csr = from_dense(2, 3, &dense).unwrap();
     assert_eq!(csr.col_indices, [1, 2]);
     assert_eq!(to_dense(3, &csr), dense);
-    assert_eq!(
-        from_dense(0, 3, &[] as &[f32]).unwrap().row_offsets,
-        Offsets::I32(vec![0])
-    );
+    assert_eq!(from_dense(0, 3, &[] as &[f32]).unwrap().row_offsets, Offsets::I32(vec![0]));
 }
 
 #[test]
 fn halves_add_up_in_f32() {
     let v = vec![f16::from_f32(2048.0), f16::ONE, f16::ONE];
-    let built = from_coo(1, 1, &[0i32; 3], &[0i32; 3], v, false)
-        .unwrap()
-        .csr;
+    let built = from_coo(1, 1, &[0i32; 3], &[0i32; 3], v, false).unwrap().csr;
     assert_eq!(built.values, [f16::from_f32(2050.0)]);
 }
 
 /// CUDALibrarySamples#106: only what the offsets say is read.
 #[test]
 fn longer_index_arrays() {
-    let csr = from_csr(
-        2,
-        3,
-        &[0i32, 1, 2],
-        &[2i32, 0, -9, 77],
-        &[1.0f32, 2.0, 3.0],
-        true,
-    )
-    .unwrap();
+    let csr = from_csr(2, 3, &[0i32, 1, 2], &[2i32, 0, -9, 77], &[1.0f32, 2.0, 3.0], true).unwrap();
     assert_eq!(csr.csr.col_indices, [2, 0]);
-    let owned = from_csr_owned(
-        2,
-        3,
-        Offsets::I64(vec![0, 1, 2]),
-        vec![2, 0, -9],
-        vec![1.0f32, 2.0],
-        false,
-    );
+    let owned =
+        from_csr_owned(2, 3, Offsets::I64(vec![0, 1, 2]), vec![2, 0, -9], vec![1.0f32, 2.0], false);
     assert_eq!(owned.unwrap().csr, csr.csr);
 }
 
@@ -223,137 +170,42 @@ fn each_error_names_its_place() {
     let coo = |rows, cols, i: &[i64], j: &[i64], n| {
         from_coo(rows, cols, i, j, vec![1.0f32; n], false).unwrap_err()
     };
-    assert_eq!(
-        coo(2, 2, &[0, 2], &[0, 0], 2),
-        RowOutOfRange {
-            entry: 1,
-            row: 2,
-            rows: 2
-        }
-    );
-    assert_eq!(
-        coo(2, 2, &[0, 1], &[0, 5], 2),
-        ColumnOutOfRange {
-            entry: 1,
-            col: 5,
-            cols: 2
-        }
-    );
-    assert_eq!(
-        coo(0, 2, &[0], &[0], 1),
-        RowOutOfRange {
-            entry: 0,
-            row: 0,
-            rows: 0
-        }
-    );
-    let negative = |what, position, value| Negative {
-        what,
-        position,
-        value,
-    };
+    assert_eq!(coo(2, 2, &[0, 2], &[0, 0], 2), RowOutOfRange { entry: 1, row: 2, rows: 2 });
+    assert_eq!(coo(2, 2, &[0, 1], &[0, 5], 2), ColumnOutOfRange { entry: 1, col: 5, cols: 2 });
+    assert_eq!(coo(0, 2, &[0], &[0], 1), RowOutOfRange { entry: 0, row: 0, rows: 0 });
+    let negative = |what, position, value| Negative { what, position, value };
     assert_eq!(coo(2, 2, &[-3], &[0], 1), negative("row_indices", 0, -3));
-    assert_eq!(
-        coo(2, 2, &[0], &[i64::MIN], 1),
-        negative("col_indices", 0, i64::MIN.into())
-    );
+    assert_eq!(coo(2, 2, &[0], &[i64::MIN], 1), negative("col_indices", 0, i64::MIN.into()));
     assert_eq!(
         coo(2, 2, &[0], &[0, 0], 2),
-        LengthMismatch {
-            what: "row_indices",
-            expected: 2,
-            got: 1
-        }
+        LengthMismatch { what: "row_indices", expected: 2, got: 1 }
     );
     let limit = i32::MAX as usize;
-    assert_eq!(
-        coo(limit + 1, 2, &[], &[], 0),
-        TooLarge {
-            what: "rows",
-            size: limit + 1,
-            limit
-        }
-    );
-    let wide = from_coo(
-        1,
-        usize::MAX,
-        &[0usize],
-        &[1usize << 40],
-        [1.0f32].as_slice(),
-        false,
-    );
-    assert_eq!(
-        wide.unwrap_err(),
-        TooLarge {
-            what: "columns",
-            size: usize::MAX,
-            limit
-        }
-    );
+    assert_eq!(coo(limit + 1, 2, &[], &[], 0), TooLarge { what: "rows", size: limit + 1, limit });
+    let wide = from_coo(1, usize::MAX, &[0usize], &[1usize << 40], [1.0f32].as_slice(), false);
+    assert_eq!(wide.unwrap_err(), TooLarge { what: "columns", size: usize::MAX, limit });
 
     let csr = |offsets: &[i64], j: &[i32], n| {
         from_csr(2, 3, offsets, j, vec![1.0f32; n], false).unwrap_err()
     };
-    assert_eq!(
-        csr(&[0, 1], &[0], 1),
-        OffsetsLength {
-            expected: 3,
-            got: 2
-        }
-    );
+    assert_eq!(csr(&[0, 1], &[0], 1), OffsetsLength { expected: 3, got: 2 });
     assert_eq!(csr(&[1, 1, 1], &[0], 1), FirstOffsetNotZero { got: 1 });
-    assert_eq!(
-        csr(&[0, 2, 1], &[0, 1], 2),
-        OffsetsDecrease {
-            line: 1,
-            from: 2,
-            to: 1
-        }
-    );
+    assert_eq!(csr(&[0, 2, 1], &[0, 1], 2), OffsetsDecrease { line: 1, from: 2, to: 1 });
     assert_eq!(csr(&[0, -1, 1], &[0], 1), negative("offsets", 1, -1));
     let beyond = |what, len| LastOffset { last: 3, what, len };
     assert_eq!(csr(&[0, 1, 3], &[0, 1], 3), beyond("the index array", 2));
-    assert_eq!(
-        csr(&[0, 1, 3], &[0, 1, 2], 2),
-        beyond("the values array", 2)
-    );
-    assert_eq!(
-        csr(&[0, 1, 2], &[0, 3], 2),
-        ColumnOutOfRange {
-            entry: 1,
-            col: 3,
-            cols: 3
-        }
-    );
+    assert_eq!(csr(&[0, 1, 3], &[0, 1, 2], 2), beyond("the values array", 2));
+    assert_eq!(csr(&[0, 1, 2], &[0, 3], 2), ColumnOutOfRange { entry: 1, col: 3, cols: 3 });
     assert_eq!(csr(&[0, 1, 2], &[0, -1], 2), negative("col_indices", 1, -1));
     let csc = from_csc(2, 1, &[0i32, 1], &[2u32], vec![1.0f32], false).unwrap_err();
-    assert_eq!(
-        csc,
-        RowOutOfRange {
-            entry: 0,
-            row: 2,
-            rows: 2
-        }
-    );
+    assert_eq!(csc, RowOutOfRange { entry: 0, row: 2, rows: 2 });
     assert_eq!(
         check_canonical(2, 3, &[0i32, 2, 3], &[1, 1, 0], 3).unwrap_err(),
         NotCanonical { entry: 1, col: 1 }
     );
     assert_eq!(check_canonical(2, 3, &[0i32, 2, 3], &[1, 2, 0], 3), Ok(()));
-    let text = RowOutOfRange {
-        entry: 4,
-        row: 9,
-        rows: 2,
-    }
-    .to_string();
+    let text = RowOutOfRange { entry: 4, row: 9, rows: 2 }.to_string();
     assert_eq!(text, "entry 4: row 9 is outside a matrix of 2 rows");
     let dense = from_dense(2, 2, &[0.0f32; 3]).unwrap_err();
-    assert_eq!(
-        dense,
-        LengthMismatch {
-            what: "dense",
-            expected: 4,
-            got: 3
-        }
-    );
+    assert_eq!(dense, LengthMismatch { what: "dense", expected: 4, got: 3 });
 }

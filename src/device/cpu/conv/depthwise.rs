@@ -2,10 +2,10 @@
 //! time, copied with its padding into a small buffer on the stack, so that the arithmetic is plain
 //! vector code without edges. Takes no workspace.
 
-use super::lines::{DOT_TAPS, LANES, correlate, dots};
-use super::product::{Call, phases, tap_period};
+use super::lines::{DOT_TAPS, LANES, correlate, dots, prefetch};
+use super::product::{Call, Phase, phases, tap_period};
 use super::unfold::Window;
-use crate::device::cpu::gemm::{narrow_row, widen_row, widened};
+use crate::device::cpu::gemm::{BANDWIDTH, narrow_row, widen_row, widened};
 use crate::device::spec::{ConvGeometry, ConvPass};
 use crate::dtype::{DType, Float};
 use num_traits::Zero;
@@ -50,37 +50,55 @@ pub(super) fn seconds(pass: ConvPass, g: &ConvGeometry, dtype: DType, threads: u
     let convert = if dtype == DType::F16 { 3e-9 } else { 0.15e-9 };
     let fill = rows * (g.out_length + g.kernel * g.dilation.min(8)) as f64 * convert * strided;
     let work = terms * width / 22e9 + fill * width + rows * 25e-9 * width;
-    let bytes = (rows * g.out_length as f64
-        + (g.batch * g.in_channels * g.in_length) as f64)
-        * dtype.size() as f64;
-    work / threads as f64 + bytes / 30e9 + 8e-6
+    let (x, y) = ((g.batch * g.in_channels * g.in_length) as f64, rows * g.out_length as f64);
+    let moved = match pass {
+        // What is written is read for ownership first.
+        ConvPass::Forward => x + 2.0 * y,
+        ConvPass::InputGradient => 2.0 * x + y,
+        ConvPass::WeightGradient => x + y,
+    };
+    work / threads as f64 + moved * dtype.size() as f64 / BANDWIDTH + 8e-6
 }
 
 /// Runs a pass.
 pub(super) fn run<T: Float>(call: &Call<'_, T>, out: &mut [T]) {
     let g = call.geometry;
     debug_assert_eq!(g.in_channels, g.groups);
-    let length = match call.pass {
-        ConvPass::Forward => g.out_length,
-        ConvPass::InputGradient => g.in_length,
-        ConvPass::WeightGradient => return weight_gradient(call, out),
-    };
+    let period = tap_period(g);
+    match call.pass {
+        ConvPass::Forward => {
+            for_pieces(g, g.out_length, out, |at, out, scratch| {
+                forward(call, period, at, out, scratch);
+            });
+        }
+        ConvPass::InputGradient => {
+            for phase in phases(g) {
+                for_pieces(g, g.in_length, out, |at, out, scratch| {
+                    input_gradient(call, &phase, at, out, scratch);
+                });
+            }
+        }
+        ConvPass::WeightGradient => weight_gradient(call, period, out),
+    }
+}
+
+/// Calls `piece((row, start), out, scratch)` for pieces of every row of `out`, in parallel.
+fn for_pieces<T: Float>(
+    g: &ConvGeometry,
+    length: usize,
+    out: &mut [T],
+    piece: impl Fn((usize, usize), &mut [T], &mut Scratch<T::Sum>) + Sync,
+) {
     // A task of a few microseconds at least.
     let rows = (1 << 15) / (length * g.kernel) + 1;
-    let piece = |r: usize, start: usize, out: &mut [T], scratch: &mut Scratch<T::Sum>| {
-        match call.pass {
-            ConvPass::Forward => forward(call, r, start, out, scratch),
-            _ => input_gradient(call, r, start, out, scratch),
-        }
-    };
     out.par_chunks_mut(length).enumerate().with_min_len(rows).for_each_init(
         Scratch::new,
         |scratch, (r, row)| {
             if length <= PIECE {
-                return piece(r, 0, row, scratch);
+                return piece((r, 0), row, scratch);
             }
             let pieces = row.par_chunks_mut(PIECE).enumerate();
-            pieces.for_each(|(p, out)| piece(r, p * PIECE, out, &mut Scratch::new()));
+            pieces.for_each(|(p, out)| piece((r, p * PIECE), out, &mut Scratch::new()));
         },
     );
 }
@@ -107,18 +125,20 @@ fn gather<T: Float>(row: &[T], window: &Window, first: usize, to: &mut [T::Sum])
 }
 
 /// Adds the products of a row and some taps to the sums of `count` positions from `first` on.
-/// The taps of the window must lie in one residue class of its step, at growing places.
+/// The taps lie `distance` positions apart, at growing places.
 fn add_taps<T: Float>(
     call: &Call<'_, T>,
     row: &[T],
-    window: Window,
+    (window, distance): (Window, usize),
     (first, count): (usize, usize),
     weight: impl Fn(usize) -> T,
     scratch: &mut Scratch<T::Sum>,
 ) {
-    let distance = window.tap_step as usize / window.step;
-    let block = ((SPAN - CHUNK) / distance + 1).min(TAPS);
-    for start in (0..window.taps).step_by(block) {
+    // Divisions are slow beside a short row: none where all taps fit.
+    let all = window.taps <= TAPS && (window.taps - 1) * distance <= SPAN - CHUNK;
+    let block = if all { window.taps } else { ((SPAN - CHUNK) / distance + 1).min(TAPS) };
+    let mut start = 0;
+    while start < window.taps {
         let taps = block.min(window.taps - start);
         for (u, to) in scratch.taps[..taps].iter_mut().enumerate() {
             *to = weight(start + u).widen();
@@ -128,34 +148,35 @@ fn add_taps<T: Float>(
         gather(row, &Window { offset, ..window }, first, buffer);
         let sums = &mut scratch.sums[..count];
         correlate(call.isa, &scratch.taps[..taps], distance, buffer, sums);
+        start += taps;
     }
 }
 
 /// The taps `taps.start..taps.end` by residue class: the first tap and the window of each.
 fn tap_classes(
     g: &ConvGeometry,
+    period: usize,
     taps: std::ops::Range<usize>,
-) -> impl Iterator<Item = (usize, usize, Window)> {
+) -> impl Iterator<Item = (usize, Window)> {
     let g = *g;
-    let period = tap_period(&g);
     let end = taps.end;
     (taps.start..end.min(taps.start + period)).map(move |tap| {
         let window = Window {
             step: g.stride,
             tap_step: (period * g.dilation) as isize,
             offset: (tap * g.dilation) as isize - g.pad_left as isize,
-            taps: (end - 1 - tap) / period + 1,
+            taps: if period == 1 { end - tap } else { (end - 1 - tap) / period + 1 },
             length: g.in_length,
         };
-        (tap, period, window)
+        (tap, window)
     })
 }
 
 /// `y[r][start..]` for row `r` of all samples and channels.
 fn forward<T: Float>(
     call: &Call<'_, T>,
-    r: usize,
-    start: usize,
+    period: usize,
+    (r, start): (usize, usize),
     out: &mut [T],
     scratch: &mut Scratch<T::Sum>,
 ) {
@@ -164,22 +185,23 @@ fn forward<T: Float>(
     let c = o / (g.out_channels / g.groups);
     let x = &call.a[(n * g.in_channels + c) * g.in_length..][..g.in_length];
     let w = &call.b[o * g.kernel..][..g.kernel];
+    let distance = if g.stride == 1 { g.dilation } else { period * g.dilation / g.stride };
     let bias = call.bias.map_or(T::Sum::zero(), |bias| bias[o].widen());
     for (i, out) in out.chunks_mut(CHUNK).enumerate() {
         let place = (start + i * CHUNK, out.len());
         scratch.sums[..out.len()].fill(bias);
-        for (tap, period, window) in tap_classes(g, 0..g.kernel) {
-            add_taps(call, x, window, place, |u| w[tap + u * period], scratch);
+        for (tap, window) in tap_classes(g, period, 0..g.kernel) {
+            add_taps(call, x, (window, distance), place, |u| w[tap + u * period], scratch);
         }
         narrow_row(&scratch.sums[..out.len()], out);
     }
 }
 
-/// `dx[r][start..]` for row `r` of all samples and channels.
+/// The positions of one phase in `dx[r][start..]`, for row `r` of all samples and channels.
 fn input_gradient<T: Float>(
     call: &Call<'_, T>,
-    r: usize,
-    start: usize,
+    phase: &Phase,
+    (r, start): (usize, usize),
     out: &mut [T],
     scratch: &mut Scratch<T::Sum>,
 ) {
@@ -188,56 +210,65 @@ fn input_gradient<T: Float>(
     let (n, c) = (r / g.in_channels, r % g.in_channels);
     let first_row = n * g.out_channels + c * multiplier;
     let end = start + out.len();
-    for phase in phases(g) {
-        let last = phase.window.taps.wrapping_sub(1);
-        // Taps in reverse order, so that their places grow.
-        let tap_step = -phase.window.tap_step;
-        let offset = phase.window.offset - last as isize * tap_step;
-        let window = Window { tap_step, offset, ..phase.window };
-        let position = |at: usize| at.saturating_sub(phase.first).div_ceil(g.stride);
-        let positions = position(start)..position(end).min(phase.count);
-        for first in positions.clone().step_by(CHUNK) {
-            let count = CHUNK.min(positions.end - first);
-            scratch.sums[..count].fill(T::Sum::zero());
-            if phase.window.taps > 0 {
-                for o in 0..multiplier {
-                    let dy = &call.a[(first_row + o) * g.out_length..][..g.out_length];
-                    let w = &call.b[(c * multiplier + o) * g.kernel..][..g.kernel];
-                    let weight = |u: usize| w[phase.tap + (last - u) * phase.tap_step];
-                    add_taps(call, dy, window, (first, count), weight, scratch);
-                }
-            }
-            let to = &mut out[phase.first + first * g.stride - start..];
-            if g.stride == 1 {
-                narrow_row(&scratch.sums[..count], &mut to[..count]);
-                continue;
-            }
-            for (to, &sum) in to.iter_mut().step_by(g.stride).zip(&scratch.sums[..count]) {
-                *to = T::narrow(sum);
-            }
+    let last = phase.window.taps.wrapping_sub(1);
+    // Taps in reverse order, so that their places grow.
+    let tap_step = -phase.window.tap_step;
+    let offset = phase.window.offset - last as isize * tap_step;
+    let window = Window { tap_step, offset, ..phase.window };
+    let distance = tap_step as usize;
+    let position = |at: usize| match g.stride {
+        1 => at,
+        stride => at.saturating_sub(phase.first).div_ceil(stride),
+    };
+    let positions = position(start)..position(end).min(phase.count);
+    let mut first = positions.start;
+    while first < positions.end {
+        let count = CHUNK.min(positions.end - first);
+        scratch.sums[..count].fill(T::Sum::zero());
+        // A phase that no tap reaches is zero.
+        let channels = if phase.window.taps > 0 { multiplier } else { 0 };
+        for o in 0..channels {
+            let dy = &call.a[(first_row + o) * g.out_length..][..g.out_length];
+            let w = &call.b[(c * multiplier + o) * g.kernel..][..g.kernel];
+            let weight = |u: usize| w[phase.tap + (last - u) * phase.tap_step];
+            add_taps(call, dy, (window, distance), (first, count), weight, scratch);
+        }
+        let to = &mut out[phase.first + first * g.stride - start..];
+        first += count;
+        if g.stride == 1 {
+            narrow_row(&scratch.sums[..count], &mut to[..count]);
+            continue;
+        }
+        for (to, &sum) in to.iter_mut().step_by(g.stride).zip(&scratch.sums[..count]) {
+            *to = T::narrow(sum);
         }
     }
 }
 
 /// All of `dw`, a few taps of one channel a task.
-fn weight_gradient<T: Float>(call: &Call<'_, T>, out: &mut [T]) {
+fn weight_gradient<T: Float>(call: &Call<'_, T>, period: usize, out: &mut [T]) {
     let g = call.geometry;
     out.par_chunks_mut(g.kernel).enumerate().for_each(|(o, row)| {
         if row.len() <= DOT_TAPS {
-            return few_taps(call, o, 0, row);
+            return few_taps(call, period, (o, 0), row);
         }
         let pieces = row.par_chunks_mut(DOT_TAPS).enumerate();
-        pieces.for_each(|(p, out)| few_taps(call, o, p * DOT_TAPS, out));
+        pieces.for_each(|(p, out)| few_taps(call, period, (o, p * DOT_TAPS), out));
     });
 }
 
 /// `dw[o][start..]`, at most [`DOT_TAPS`] of them.
-fn few_taps<T: Float>(call: &Call<'_, T>, o: usize, start: usize, out: &mut [T]) {
+fn few_taps<T: Float>(
+    call: &Call<'_, T>,
+    period: usize,
+    (o, start): (usize, usize),
+    out: &mut [T],
+) {
     let g = call.geometry;
     let c = o / (g.out_channels / g.groups);
     let mut x_buffer = [T::Sum::zero(); SPAN];
     let mut y_buffer = [T::Sum::zero(); CHUNK];
-    for (tap, period, window) in tap_classes(g, start..start + out.len()) {
+    for (tap, window) in tap_classes(g, period, start..start + out.len()) {
         let distance = window.tap_step as usize / window.step;
         let block = ((SPAN - CHUNK) / distance + 1).min(DOT_TAPS);
         for first_tap in (0..window.taps).step_by(block) {
@@ -250,6 +281,8 @@ fn few_taps<T: Float>(call: &Call<'_, T>, o: usize, start: usize, out: &mut [T])
             for n in 0..g.batch {
                 let x = &call.a[(n * g.in_channels + c) * g.in_length..][..g.in_length];
                 let dy = &call.b[(n * g.out_channels + o) * g.out_length..][..g.out_length];
+                prefetch(x, g.in_channels * g.in_length);
+                prefetch(dy, g.out_channels * g.out_length);
                 for (i, dy) in dy.chunks(CHUNK).enumerate() {
                     let dy = widened(dy, &mut y_buffer);
                     let x_buffer = &mut x_buffer[..dy.len() + (taps - 1) * distance];

@@ -8,9 +8,7 @@ mod product;
 mod tests;
 mod unfold;
 
-use crate::device::cpu::gemm::{
-    Cost, Isa, Naming, blocks_of, direct_candidate, packed_candidates,
-};
+use crate::device::cpu::gemm::{Cost, Isa, Naming, blocks_of, direct_candidate, packed_candidates};
 use crate::device::spec::{ConvGeometry, ConvPass};
 use crate::dtype::{DType, Float};
 use crate::plan::Candidate;
@@ -33,7 +31,7 @@ const CODE_DEPTHWISE: u32 = 5;
 /// What packing and storing cost in a pass, compared with a plain product.
 fn cost_of(pass: ConvPass, g: &ConvGeometry, dtype: DType) -> Cost {
     let mut cost = Cost::of(dtype);
-    let contiguous = g.stride == 1 && g.out_length % 16 == 0;
+    let contiguous = g.stride == 1 && g.out_length.is_multiple_of(16);
     match pass {
         ConvPass::WeightGradient => {}
         ConvPass::Forward | ConvPass::InputGradient if contiguous => {}

@@ -110,12 +110,7 @@ pub(super) struct Call<'a, T> {
 
 impl<T: Float> Call<'_, T> {
     /// Runs the pass as products cut into `blocks`.
-    pub(super) fn run(
-        &self,
-        blocks: Blocks,
-        out: &mut [T],
-        workspace: &mut [u8],
-    ) {
+    pub(super) fn run(&self, blocks: Blocks, out: &mut [T], workspace: &mut [u8]) {
         match self.pass {
             ConvPass::Forward => self.forward(blocks, out, workspace),
             ConvPass::InputGradient => self.input_gradient(blocks, out, workspace),
@@ -167,22 +162,13 @@ impl<T: Float> Call<'_, T> {
         Job { shape, blocks, a: &w, b: &x, c: &y, isa }.run(workspace, self.threads);
     }
 
-    fn input_gradient(
-        &self,
-        blocks: Blocks,
-        out: &mut [T],
-        workspace: &mut [u8],
-    ) {
+    fn input_gradient(&self, blocks: Blocks, out: &mut [T], workspace: &mut [u8]) {
         let g = self.geometry;
         let (ci, co) = (g.in_channels / g.groups, g.out_channels / g.groups);
         for phase in phases(g) {
             let window = phase.window;
-            let shape = Shape {
-                batch: g.groups,
-                m: ci,
-                n: g.batch * phase.count,
-                k: co * window.taps,
-            };
+            let shape =
+                Shape { batch: g.groups, m: ci, n: g.batch * phase.count, k: co * window.taps };
             let w = Matrix::nested(
                 &self.b[phase.tap.min(self.b.len())..],
                 [co * ci * g.kernel, g.kernel],
@@ -204,12 +190,7 @@ impl<T: Float> Call<'_, T> {
         }
     }
 
-    fn weight_gradient(
-        &self,
-        blocks: Blocks,
-        out: &mut [T],
-        workspace: &mut [u8],
-    ) {
+    fn weight_gradient(&self, blocks: Blocks, out: &mut [T], workspace: &mut [u8]) {
         let g = self.geometry;
         let shape = shapes(self.pass, g)[0];
         let Rows { data, sample, group, channel } = self.y_rows(self.b);

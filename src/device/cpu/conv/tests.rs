@@ -7,7 +7,13 @@ use half::{bf16, f16};
 use rayon::ThreadPool;
 
 /// `y`, `dx` and `dw` by the definition: each term of `y` is met once, and added where it belongs.
-fn reference<T: Element>(pass: ConvPass, g: &ConvGeometry, a: &[T], b: &[T], bias: &[T]) -> Vec<f64> {
+fn reference<T: Element>(
+    pass: ConvPass,
+    g: &ConvGeometry,
+    a: &[T],
+    b: &[T],
+    bias: &[T],
+) -> Vec<f64> {
     let (ci, co) = (g.in_channels / g.groups, g.out_channels / g.groups);
     let mut out = vec![
         0.0;
@@ -18,11 +24,11 @@ fn reference<T: Element>(pass: ConvPass, g: &ConvGeometry, a: &[T], b: &[T], bia
         }
     ];
     for n in 0..g.batch {
-        for o in 0..g.out_channels {
+        for (o, bias) in bias.iter().enumerate() {
             for l in 0..g.out_length {
                 let y = (n * g.out_channels + o) * g.out_length + l;
                 if pass == ConvPass::Forward {
-                    out[y] += bias[o].to_f64();
+                    out[y] += bias.to_f64();
                 }
                 for c in 0..ci {
                     for k in 0..g.kernel {

@@ -28,12 +28,15 @@ impl Window {
     }
 
     /// The positions within `range` that meet `tap` inside the row.
+    #[inline]
     pub(super) fn inside(&self, tap: usize, range: Range<usize>) -> Range<usize> {
         let shift = self.offset + tap as isize * self.tap_step;
-        let step = self.step as isize;
-        let low = if shift >= 0 { 0 } else { (-shift + step - 1) / step };
-        let room = self.length as isize - shift;
-        let high = if room <= 0 { 0 } else { (room + step - 1) / step };
+        let room = (self.length as isize - shift).max(0);
+        let (mut low, mut high) = ((-shift).max(0), room);
+        if self.step > 1 {
+            let step = self.step as isize;
+            (low, high) = ((low + step - 1) / step, (room + step - 1) / step);
+        }
         let low = (low as usize).clamp(range.start, range.end);
         low..(high as usize).clamp(low, range.end)
     }
@@ -92,7 +95,8 @@ impl<T: Float> Columns<'_, T> {
         let (mut c, mut tap) = (ks.start / taps, ks.start % taps);
         let mut places = [0; W];
         if inside {
-            for ((place, origin), start) in places.iter_mut().zip(&origins).zip(&starts).take(count) {
+            for ((place, origin), start) in places.iter_mut().zip(&origins).zip(&starts).take(count)
+            {
                 *place = origin + *start as usize;
             }
         }

@@ -23,7 +23,9 @@ fn gelu_tanh(x: f64) -> f64 {
     0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
 }
 
-const UNARY: [(Unary, fn(f64) -> f64); 15] = [
+type OfOne = fn(f64) -> f64;
+
+const UNARY: [(Unary, OfOne); 15] = [
     (Unary::Affine(1.5, -0.25), |x| 1.5 * x - 0.25),
     (Unary::Reciprocal(3.0), |x| 3.0 / x),
     (Unary::Square, |x| x * x),
@@ -64,9 +66,10 @@ fn unary_functions_and_gradients_agree_with_f64() {
             device.backend().unary_gradient(f, &saved, &dy_tensor, &out).unwrap();
             if dtype == DType::F32 {
                 let step = 1e-5;
-                let slopes = x.iter().zip(&dy).map(|(&x, dy)| {
-                    (formula(x + step) - formula(x - step)) / (2.0 * step) * dy
-                });
+                let slopes = x
+                    .iter()
+                    .zip(&dy)
+                    .map(|(&x, dy)| (formula(x + step) - formula(x - step)) / (2.0 * step) * dy);
                 agrees(&out, &slopes.collect::<Vec<_>>());
             } else if dtype == DType::BF16 {
                 assert!(out.to_f64_vec().unwrap().iter().all(|x| x.is_finite()));
@@ -103,7 +106,9 @@ fn nothing_overflows_and_nan_is_kept() {
     }
 }
 
-const BINARY: [(Binary, fn(f64, f64) -> f64); 8] = [
+type OfTwo = fn(f64, f64) -> f64;
+
+const BINARY: [(Binary, OfTwo); 8] = [
     (Binary::Add, |a, b| a + b),
     (Binary::Sub, |a, b| a - b),
     (Binary::Mul, |a, b| a * b),

@@ -74,24 +74,33 @@ pub(crate) struct Cost {
     pub(crate) pack_a: f64,
     /// Packing one element of the right operand.
     pub(crate) pack_b: f64,
-    /// Storing one element of a tile.
+    /// Storing one element of a tile, in the cache.
     pub(crate) put: f64,
+    /// The memory traffic of one element of the output, whatever the number of threads.
+    pub(crate) traffic: f64,
 }
 
 impl Cost {
     /// For operands of this type.
     pub(crate) fn of(dtype: DType) -> Cost {
-        let flop = if dtype == DType::F64 { 1.0 / 43e9 } else { 1.0 / 88e9 };
-        let pack = match dtype {
-            DType::F16 => 1.8e-9,
-            DType::BF16 => 0.6e-9,
-            _ => 0.45e-9,
+        let flop = if dtype == DType::F64 { 1.0 / 37e9 } else { 1.0 / 75e9 };
+        let (pack, put) = match dtype {
+            DType::F64 => (0.7e-9, 0.8e-9),
+            DType::F32 => (0.45e-9, 0.4e-9),
+            DType::F16 => (0.7e-9, 0.7e-9),
+            _ => (0.6e-9, 1.0e-9),
         };
-        let put = if dtype == DType::F16 { 3e-9 } else { 0.4e-9 };
-        Cost { flop, pack_a: pack, pack_b: pack, put }
+        // Read for ownership, then written.
+        let traffic = 2.0 * dtype.size() as f64 / BANDWIDTH;
+        Cost { flop, pack_a: pack, pack_b: pack, put, traffic }
     }
 }
 
+/// Bytes a second between memory and all cores.
+pub(crate) const BANDWIDTH: f64 = 12e9;
+/// Seconds to set up the packing of one panel, and the call for one tile.
+const PANEL: f64 = 60e-9;
+const TILE: f64 = 25e-9;
 /// Seconds to start one task, and to start and join a parallel region.
 const TASK: f64 = 0.4e-6;
 const REGION: f64 = 8e-6;
@@ -189,8 +198,7 @@ impl Blocks {
                 let blocks = Blocks { mc, nc, kc, tm, pieces, held };
                 if !held || round_up(tm, MR) * nc * size <= limits.held_bytes || nc == nr {
                     let mut seconds = blocks.seconds(shape, cost, slots);
-                    let tasks =
-                        shape.m.div_ceil(tm) * shape.n.div_ceil(nc) * shape.batch * pieces;
+                    let tasks = shape.m.div_ceil(tm) * shape.n.div_ceil(nc) * shape.batch * pieces;
                     if slots > 1 && tasks < 2 * slots {
                         // Nothing to hand over when one thread is held up.
                         seconds *= 1.04;
@@ -229,6 +237,8 @@ impl Blocks {
             + round_up(tm, MR) as f64 * k * cost.pack_a
             + round_up(nc, nr) as f64 * k * cost.pack_b
             + area * steps * cost.put
+            + steps * (area / (MR * nr) as f64) * TILE
+            + steps * (tm.div_ceil(MR) + nc.div_ceil(nr)) as f64 * PANEL
             + TASK;
         // A cut that leaves a smaller last rectangle is not as slow as full ones.
         let full = (shape.m as f64 / tm.max(1) as f64) * (shape.n as f64 / nc.max(1) as f64);
@@ -239,8 +249,10 @@ impl Blocks {
             (full / slots as f64).max(1.0)
         };
         let region = if slots > 1 { REGION } else { 0.0 };
-        let pieces = if self.pieces > 1 { self.sums_len(shape) as f64 * 0.5e-9 + region } else { 0.0 };
-        waves * task + region + pieces + TASK
+        let pieces =
+            if self.pieces > 1 { self.sums_len(shape) as f64 * 0.5e-9 + region } else { 0.0 };
+        let outputs = shape.batch as f64 * shape.m as f64 * shape.n as f64;
+        waves * task + outputs * cost.traffic + region + pieces + TASK
     }
 
     /// The cuts worth offering under `cap`, with the slots and the workspace of each: the

@@ -54,8 +54,7 @@ impl<S: Real> Job<'_, S> {
         if self.blocks.pieces == 1 {
             return self.run_in(slots, self.c, 1);
         }
-        let layout =
-            Layout { first: 0, batch: m * n, row: n, period: n, sample: 0, column: 1 };
+        let layout = Layout { first: 0, batch: m * n, row: n, period: n, sample: 0, column: 1 };
         self.run_in(slots, &Output::new(sums, layout), self.blocks.pieces);
         self.add_pieces(sums);
     }

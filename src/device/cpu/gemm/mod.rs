@@ -4,13 +4,13 @@
 
 mod blocks;
 mod engine;
-pub(crate) mod kernel;
+mod kernel;
 mod sink;
 mod source;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use blocks::{Blocks, Cost, Shape};
+pub(crate) use blocks::{BANDWIDTH, Blocks, Cost, Shape};
 pub(crate) use engine::Job;
 pub(crate) use kernel::Isa;
 pub(crate) use sink::{BiasAxis, Layout, Output, Sink};
@@ -64,7 +64,9 @@ pub(crate) fn packed_candidates(
         forms.push((naming.pieces, pieces));
     }
     for (code, pieces) in forms {
-        for (i, choice) in Blocks::choices(shape, dtype, threads, cap, pieces).into_iter().enumerate() {
+        for (i, choice) in
+            Blocks::choices(shape, dtype, threads, cap, pieces).into_iter().enumerate()
+        {
             let (blocks, slots, workspace) = choice;
             let mut split = match i {
                 0 => String::new(),
@@ -101,7 +103,7 @@ pub(crate) fn direct_candidate(
         name: Cow::Borrowed("direct"),
         split: String::new(),
         workspace: 0,
-        seconds: blocks.seconds(shape, cost, threads) * 1.1,
+        seconds: blocks.seconds(shape, cost, threads) * 1.2,
         deterministic: true,
         code,
         params: [blocks.mc, blocks.nc, blocks.kc, blocks.tm],

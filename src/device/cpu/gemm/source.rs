@@ -47,7 +47,12 @@ impl<'a, T: Float> Matrix<'a, T> {
     }
 
     /// A matrix with a summed index of two parts.
-    pub(crate) fn nested(data: &'a [T], strides: [usize; 2], inner: usize, steps: [usize; 2]) -> Self {
+    pub(crate) fn nested(
+        data: &'a [T],
+        strides: [usize; 2],
+        inner: usize,
+        steps: [usize; 2],
+    ) -> Self {
         let [batch, line] = strides;
         let [outer_step, inner_step] = steps;
         if inner == 1 {

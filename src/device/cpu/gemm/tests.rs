@@ -84,7 +84,12 @@ fn operand(rows: usize, columns: usize, transposed: bool, repeated: bool) -> Str
     Strided { batch: if repeated { 0 } else { rows * columns }, row, col }
 }
 
-fn check<T: Float>(spec: &GemmSpec, accumulate: bool, with_bias: bool, pools: &[rayon::ThreadPool; 2]) {
+fn check<T: Float>(
+    spec: &GemmSpec,
+    accumulate: bool,
+    with_bias: bool,
+    pools: &[rayon::ThreadPool; 2],
+) {
     let mut random = Lcg((spec.m * 31 + spec.n * 7 + spec.k) as u64);
     let a: Vec<T> = random.values(spec.batch * spec.m * spec.k);
     let b: Vec<T> = random.values(spec.batch * spec.k * spec.n);
@@ -111,7 +116,10 @@ fn check<T: Float>(spec: &GemmSpec, accumulate: bool, with_bias: bool, pools: &[
             let one = run(Isa::detect(), &pools[0], 1);
             let two = run(Isa::detect(), &pools[1], 2);
             let bytes = bytemuck::cast_slice::<T, u8>;
-            assert!(bytes(&one) == bytes(&two), "{spec:?} {candidate:?}: threads change the result");
+            assert!(
+                bytes(&one) == bytes(&two),
+                "{spec:?} {candidate:?}: threads change the result"
+            );
             let plain = run(Isa::portable(), &pools[1], 2);
             for out in [&one, &plain] {
                 let error = distance(out, &reference);

@@ -3,25 +3,21 @@
 //! Each is offered whole, so that a plan can say what it would have taken, and, where the whole is
 //! over the cap, in the largest split that fits. One without workspace is always among them.
 
+use super::code;
 use super::cost::Cost;
-use super::{Layout, Product, SparseSpec, code};
+use crate::device::spec::{DenseLayout, SparseProduct, SparseSpec};
 use crate::dtype::DType;
-use crate::plan::candidate::Candidate;
+use crate::plan::Candidate;
 use std::borrow::Cow;
 
 /// Vectors at a time in a workspace: two cache lines of f32; more gains nothing.
 const BLOCK: usize = 32;
 
-/// Every candidate for `spec` on a `rows × cols` matrix of `nnz` entries. `threads` has a part in
-/// the predicted times only. Empty for a dtype that does not compute.
-#[allow(clippy::too_many_arguments)]
-pub fn candidates(
+/// Every candidate for `spec`. `threads` has a part in the predicted times only. Empty for a dtype
+/// that does not compute.
+pub(crate) fn candidates(
     spec: &SparseSpec,
-    rows: usize,
-    cols: usize,
-    nnz: usize,
     dtype: DType,
-    has_stored_transpose: bool,
     threads: usize,
     cap: u64,
 ) -> Vec<Candidate> {
@@ -30,14 +26,11 @@ pub fn candidates(
     }
     let offer = Offer {
         spec: *spec,
-        rows,
-        cols,
-        nnz,
         size: dtype.size(),
         sum_size: dtype.size().max(4),
         cap,
         cost: Cost {
-            nnz: nnz as f64,
+            nnz: spec.nnz as f64,
             width: spec.width as f64,
             size: dtype.size() as f64,
             threads: threads.max(1) as f64,
@@ -45,17 +38,16 @@ pub fn candidates(
         list: Vec::new(),
     };
     match spec.product {
-        Product::Forward => offer.by_rows(rows, cols, code::ROWS, code::ROWS_INTERLEAVED),
-        Product::Transposed => offer.transposed(has_stored_transpose),
-        Product::Sampled => offer.sampled(),
+        SparseProduct::Forward => {
+            offer.by_rows(spec.rows, spec.cols, code::ROWS, code::ROWS_INTERLEAVED)
+        }
+        SparseProduct::Transposed => offer.transposed(),
+        SparseProduct::Sampled => offer.sampled(),
     }
 }
 
 struct Offer {
     spec: SparseSpec,
-    rows: usize,
-    cols: usize,
-    nnz: usize,
     size: usize,
     sum_size: usize,
     cap: u64,
@@ -90,15 +82,11 @@ impl Offer {
 
     /// Whether vectors lie one after the other, so that bringing them together can pay.
     fn apart(&self) -> bool {
-        self.spec.layout == Layout::BatchFirst && self.spec.width > 1
+        self.spec.layout == DenseLayout::Rows && self.spec.width > 1
     }
 
     fn vectors(&self, block: usize) -> String {
-        if block >= self.spec.width {
-            String::new()
-        } else {
-            format!("{block} vectors at a time")
-        }
+        if block >= self.spec.width { String::new() } else { format!("{block} vectors at a time") }
     }
 
     /// The block sizes to offer for a buffer of `bytes` a vector: the best, and the largest that
@@ -110,10 +98,7 @@ impl Offer {
         let smaller = if fits(&best) {
             None
         } else {
-            [16, 8, 4, 2, 1]
-                .into_iter()
-                .filter(|&b| b < best && b >= least)
-                .find(fits)
+            [16, 8, 4, 2, 1].into_iter().filter(|&b| b < best && b >= least).find(fits)
         };
         std::iter::once(best).chain(smaller)
     }
@@ -133,8 +118,8 @@ impl Offer {
         self.list
     }
 
-    fn transposed(mut self, stored: bool) -> Vec<Candidate> {
-        let (rows, cols) = (self.rows, self.cols);
+    fn transposed(mut self) -> Vec<Candidate> {
+        let (rows, cols) = (self.spec.rows, self.spec.cols);
         let half = self.size < self.sum_size;
         if half {
             let seconds = self.cost.column_strips(rows, cols);
@@ -149,17 +134,11 @@ impl Offer {
                 let workspace = bytes.saturating_mul(block as u64);
                 let seconds = self.cost.columns_buffered(rows, cols, block);
                 let split = self.vectors(block);
-                self.push(
-                    code::COLUMNS_BUFFERED,
-                    workspace,
-                    [block, 0, 0, 0],
-                    split,
-                    seconds,
-                );
+                self.push(code::COLUMNS_BUFFERED, workspace, [block, 0, 0, 0], split, seconds);
             }
         }
         self.private(bytes);
-        if stored {
+        if self.spec.stored_transpose {
             self.by_rows(cols, rows, code::STORED, code::STORED_INTERLEAVED)
         } else {
             self.list
@@ -167,14 +146,12 @@ impl Offer {
     }
 
     fn private(&mut self, bytes: u64) {
-        if self.nnz == 0 || self.cols == 0 || self.spec.width == 0 {
+        if self.spec.nnz == 0 || self.spec.cols == 0 || self.spec.width == 0 {
             return;
         }
         let best = self.spec.width.min(BLOCK);
         let workspace = |pieces: usize, block: usize| {
-            bytes
-                .saturating_mul(pieces as u64)
-                .saturating_mul(block as u64)
+            bytes.saturating_mul(pieces as u64).saturating_mul(block as u64)
         };
         let mut offers = vec![(32, best), (8, best)];
         if workspace(8, best) > self.cap {
@@ -190,20 +167,14 @@ impl Offer {
             if block < self.spec.width {
                 split = format!("{split}, {}", self.vectors(block));
             }
-            let seconds = self.cost.private(self.rows, self.cols, pieces, block);
+            let seconds = self.cost.private(self.spec.rows, self.spec.cols, pieces, block);
             let params = [pieces, block, 0, 0];
-            self.push(
-                code::PRIVATE,
-                workspace(pieces, block),
-                params,
-                split,
-                seconds,
-            );
+            self.push(code::PRIVATE, workspace(pieces, block), params, split, seconds);
         }
     }
 
     fn sampled(mut self) -> Vec<Candidate> {
-        let (rows, cols) = (self.rows, self.cols);
+        let (rows, cols) = (self.spec.rows, self.spec.cols);
         let seconds = self.cost.sampled(cols, self.apart());
         self.push(code::SAMPLED, 0, [0; 4], String::new(), seconds);
         if self.apart() {
@@ -219,13 +190,7 @@ impl Offer {
                 let workspace = bytes.saturating_mul(block as u64);
                 let seconds = self.cost.sampled_interleaved(rows, cols, block);
                 let split = self.vectors(block);
-                self.push(
-                    code::SAMPLED_INTERLEAVED,
-                    workspace,
-                    [block, 0, 0, 0],
-                    split,
-                    seconds,
-                );
+                self.push(code::SAMPLED_INTERLEAVED, workspace, [block, 0, 0, 0], split, seconds);
             }
         }
         self.list
@@ -234,7 +199,5 @@ impl Offer {
 
 /// A product of sizes that saturates: a candidate over 2⁶⁴ bytes is over any cap.
 fn product(sizes: &[usize]) -> u64 {
-    sizes
-        .iter()
-        .fold(1, |bytes: u64, &size| bytes.saturating_mul(size as u64))
+    sizes.iter().fold(1, |bytes: u64, &size| bytes.saturating_mul(size as u64))
 }

@@ -22,13 +22,8 @@ impl Cost {
     /// Seconds for one random access to a dense side of `bytes`.
     fn access(&self, bytes: f64) -> f64 {
         // (bytes, nanoseconds), by which cache holds it.
-        const STEPS: [(f64, f64); 5] = [
-            (24e3, 0.5),
-            (256e3, 0.9),
-            (1.2e6, 1.15),
-            (24e6, 2.5),
-            (200e6, 8.0),
-        ];
+        const STEPS: [(f64, f64); 5] =
+            [(24e3, 0.5), (256e3, 0.9), (1.2e6, 1.15), (24e6, 2.5), (200e6, 8.0)];
         let mut last = STEPS[0];
         for step in STEPS {
             if bytes <= step.0 {
@@ -49,13 +44,13 @@ impl Cost {
         let bytes = width * size;
         let lines = (bytes / 64.0).ceil().max(1.0);
         let compute = width * size / 32.0 * 0.3e-9;
-        self.access(side as f64 * bytes) * (0.6 + 0.4 * lines) + compute
+        self.access(side as f64 * bytes) * (0.4 + 0.6 * lines) + compute
     }
 
     /// Seconds for an entry and all vectors, apart (one access each) or side by side.
     fn dense(&self, side: usize, apart: bool) -> f64 {
         if apart {
-            self.width * self.access(side as f64 * self.size * self.width.min(8.0))
+            self.width * self.access(side as f64 * self.size * self.width.min(64.0))
         } else {
             self.entry(side, self.width, self.size)
         }
@@ -134,7 +129,7 @@ impl Cost {
         let buffers = pieces as f64 * cols as f64 * width * sum;
         let flush = cols as f64 * self.width * 1.5e-9;
         self.blocks(block)
-            * (self.overlapped(work, pieces as f64, self.matrix(rows)) + self.stream(2.5 * buffers))
+            * (self.overlapped(work, pieces as f64, self.matrix(rows)) + self.stream(5.0 * buffers))
             + self.parallel(flush, self.threads)
     }
 

@@ -1,11 +1,10 @@
 //! The view of a canonical CSR matrix that every kernel takes, and trusts.
 
 use crate::dtype::Float;
-use crate::sparse::build::{BuildError, check_canonical};
 
 /// Row offsets in either width.
 #[derive(Clone, Copy, Debug)]
-pub enum OffsetsRef<'a> {
+pub(crate) enum OffsetsRef<'a> {
     /// At most `i32::MAX` entries.
     I32(&'a [i32]),
     /// More than that.
@@ -16,7 +15,7 @@ pub enum OffsetsRef<'a> {
 /// entries; columns inside the matrix that strictly increase within each row. The kernels rely on
 /// it without checking again.
 #[derive(Clone, Copy, Debug)]
-pub struct Csr<'a, T> {
+pub(crate) struct Csr<'a, T> {
     pub(super) rows: usize,
     pub(super) cols: usize,
     row_offsets: OffsetsRef<'a>,
@@ -25,64 +24,24 @@ pub struct Csr<'a, T> {
 }
 
 impl<'a, T: Float> Csr<'a, T> {
-    /// A view of arrays that are checked here, in one pass.
-    ///
-    /// # Errors
-    /// The first thing that is not canonical, and where.
-    pub fn new(
-        rows: usize,
-        cols: usize,
-        row_offsets: OffsetsRef<'a>,
-        col_indices: &'a [i32],
-        values: &'a [T],
-    ) -> Result<Self, BuildError> {
-        match row_offsets {
-            OffsetsRef::I32(o) => check_canonical(rows, cols, o, col_indices, values.len())?,
-            OffsetsRef::I64(o) => check_canonical(rows, cols, o, col_indices, values.len())?,
-        }
-        Ok(Csr {
-            rows,
-            cols,
-            row_offsets,
-            col_indices,
-            values,
-        })
-    }
-
     /// A view of arrays that were checked when they were built.
     ///
     /// # Safety
-    /// The arrays must pass [`Csr::new`]: `rows + 1` offsets that start at 0, never decrease and
+    /// There must be `rows + 1` offsets that start at 0, never decrease and
     /// end at `col_indices.len() == values.len()`; every column index in `0..cols` and strictly
     /// increasing within its row.
-    pub unsafe fn new_unchecked(
+    pub(crate) unsafe fn new_unchecked(
         rows: usize,
         cols: usize,
         row_offsets: OffsetsRef<'a>,
         col_indices: &'a [i32],
         values: &'a [T],
     ) -> Self {
-        Csr {
-            rows,
-            cols,
-            row_offsets,
-            col_indices,
-            values,
-        }
-    }
-
-    /// Number of rows.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Number of columns.
-    pub fn cols(&self) -> usize {
-        self.cols
+        Csr { rows, cols, row_offsets, col_indices, values }
     }
 
     /// Number of stored entries.
-    pub fn nnz(&self) -> usize {
+    pub(super) fn nnz(&self) -> usize {
         self.col_indices.len()
     }
 

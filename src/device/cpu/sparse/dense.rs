@@ -1,7 +1,7 @@
 //! Views of the dense operands that hide their layout: an element is `data[i * row + j * lane]`,
 //! where `i` is a row or column of the matrix and `j` one of the vectors.
 
-use super::{Layout, RunError, check_length};
+use crate::device::spec::DenseLayout;
 use std::marker::PhantomData;
 
 /// A dense operand that is read.
@@ -14,30 +14,15 @@ pub(super) struct Dense<'a, T> {
 
 impl<'a, T> Dense<'a, T> {
     /// A view of `side` × `width` elements.
-    pub(super) fn new(
-        what: &'static str,
-        data: &'a [T],
-        side: usize,
-        width: usize,
-        layout: Layout,
-    ) -> Result<Self, RunError> {
-        // A product that does not fit cannot be the length of a slice.
-        check_length(
-            what,
-            side.checked_mul(width).unwrap_or(usize::MAX),
-            data.len(),
-        )?;
+    pub(super) fn new(data: &'a [T], side: usize, width: usize, layout: DenseLayout) -> Self {
+        assert_eq!(side.checked_mul(width), Some(data.len()), "the operations check lengths");
         let (row, lane) = strides(side, width, layout);
-        Ok(Dense { data, row, lane })
+        Dense { data, row, lane }
     }
 
     /// A view of vectors that lie side by side, `width` to a row.
     pub(super) fn side_by_side(data: &'a [T], width: usize) -> Self {
-        Dense {
-            data,
-            row: width,
-            lane: 1,
-        }
+        Dense { data, row: width, lane: 1 }
     }
 
     /// Where vector `j` starts (row 0 of it). What is read through the pointer must be inside: the
@@ -66,89 +51,54 @@ unsafe impl<T: Send> Sync for Target<'_, T> {}
 
 impl<'a, T> Target<'a, T> {
     /// A view of `side` × `width` elements.
-    pub(super) fn new(
-        what: &'static str,
-        data: &'a mut [T],
-        side: usize,
-        width: usize,
-        layout: Layout,
-    ) -> Result<Self, RunError> {
-        check_length(
-            what,
-            side.checked_mul(width).unwrap_or(usize::MAX),
-            data.len(),
-        )?;
+    pub(super) fn new(data: &'a mut [T], side: usize, width: usize, layout: DenseLayout) -> Self {
+        assert_eq!(side.checked_mul(width), Some(data.len()), "the operations check lengths");
         let (row, lane) = strides(side, width, layout);
-        Ok(Target {
-            data: data.as_mut_ptr(),
-            row,
-            lane,
-            borrow: PhantomData,
-        })
+        Target { data: data.as_mut_ptr(), row, lane, borrow: PhantomData }
     }
 
     /// A view of vectors that lie side by side, `width` to a row.
     pub(super) fn side_by_side(data: &'a mut [T], width: usize) -> Self {
-        Target {
-            data: data.as_mut_ptr(),
-            row: width,
-            lane: 1,
-            borrow: PhantomData,
-        }
+        Target { data: data.as_mut_ptr(), row: width, lane: 1, borrow: PhantomData }
     }
 
     /// The same elements as numbers of type `S`, which must be `T` itself.
-    pub(super) fn same<S: 'static>(self) -> Option<Target<'a, S>>
+    pub(super) fn same<S: 'static>(self) -> Target<'a, S>
     where
         T: 'static,
     {
-        (std::any::TypeId::of::<T>() == std::any::TypeId::of::<S>()).then_some(Target {
-            data: self.data.cast(),
-            row: self.row,
-            lane: self.lane,
-            borrow: PhantomData,
-        })
+        assert_eq!(std::any::TypeId::of::<T>(), std::any::TypeId::of::<S>());
+        Target { data: self.data.cast(), row: self.row, lane: self.lane, borrow: PhantomData }
     }
 
     /// The target whose row `first` is this one's row 0: for a buffer that holds rows from `first`
     /// on. Only rows from `first` on may be written.
     pub(super) fn starting_at(self, first: usize) -> Self {
-        Target {
-            data: self.data.wrapping_sub(first * self.row),
-            ..self
-        }
+        Target { data: self.data.wrapping_sub(first * self.row), ..self }
     }
 
     /// The target whose vector `first` is this one's vector 0.
     pub(super) fn starting_at_lane(self, first: usize) -> Self {
-        Target {
-            data: self.data.wrapping_sub(first * self.lane),
-            ..self
-        }
+        Target { data: self.data.wrapping_sub(first * self.lane), ..self }
     }
 
     /// The target that begins at vector `first` of this one.
     pub(super) fn lanes_from(self, first: usize) -> Self {
-        Target {
-            data: self.data.wrapping_add(first * self.lane),
-            ..self
-        }
+        Target { data: self.data.wrapping_add(first * self.lane), ..self }
     }
 
     /// Where element (`i`, `j`) lies.
     #[inline(always)]
     pub(super) fn at(&self, i: usize, j: usize) -> *mut T {
-        self.data
-            .wrapping_add(i * self.row)
-            .wrapping_add(j * self.lane)
+        self.data.wrapping_add(i * self.row).wrapping_add(j * self.lane)
     }
 }
 
-fn strides(side: usize, width: usize, layout: Layout) -> (usize, usize) {
+fn strides(side: usize, width: usize, layout: DenseLayout) -> (usize, usize) {
     match layout {
         // One vector is the same in both layouts; the unit stride picks the faster kernels.
         _ if width == 1 => (1, 1),
-        Layout::Columns => (width, 1),
-        Layout::BatchFirst => (1, side),
+        DenseLayout::Columns => (width, 1),
+        DenseLayout::Rows => (1, side),
     }
 }

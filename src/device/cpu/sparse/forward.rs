@@ -3,10 +3,11 @@
 //! Serves `Aᵀ·G` too, where the transpose is stored.
 
 use super::dense::{Dense, Target};
-use super::lanes::{add_lanes, dispatched, fma, for_blocks, prefetch_ahead, store, widen, zeros};
-use super::{Csr, RunError, interleave, numbers};
+use super::lanes::{
+    add_lanes, dispatched, fma, for_blocks, prefetch_ahead, prefetch_lanes, store, widen, zeros,
+};
+use super::{Csr, interleave, numbers};
 use crate::dtype::Float;
-use crate::plan::candidate::Candidate;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -24,10 +25,9 @@ pub(super) fn rows<T: Float>(
     x: Dense<'_, T>,
     out: Target<'_, T>,
     lanes: Range<usize>,
-    accumulate: bool,
 ) {
     if csr.rows > 0 && !lanes.is_empty() {
-        split(csr, x, out, 0..csr.rows, lanes, accumulate);
+        split(csr, x, out, 0..csr.rows, lanes);
     }
 }
 
@@ -38,21 +38,17 @@ pub(super) fn interleaved<T: Float>(
     x: Dense<'_, T>,
     out: Target<'_, T>,
     n: usize,
-    accumulate: bool,
-    candidate: &Candidate,
+    block: usize,
     workspace: &mut [u8],
-) -> Result<(), RunError> {
-    let block = candidate.params[0].max(1);
-    let len = csr.cols.saturating_mul(block.min(n));
-    let buffer: &mut [T] = numbers(candidate, workspace, len)?;
+) {
+    let buffer: &mut [T] = numbers(workspace, csr.cols * block.min(n));
     for j in (0..n).step_by(block) {
         let width = block.min(n - j);
         let buffer = &mut buffer[..csr.cols * width];
         interleave::interleave(x, j, width, buffer);
         let side = Dense::side_by_side(buffer, width);
-        rows(csr, side, out.lanes_from(j), 0..width, accumulate);
+        rows(csr, side, out.lanes_from(j), 0..width);
     }
-    Ok(())
 }
 
 fn split<T: Float>(
@@ -61,29 +57,28 @@ fn split<T: Float>(
     out: Target<'_, T>,
     rows: Range<usize>,
     lanes: Range<usize>,
-    accumulate: bool,
 ) {
     let nnz = csr.offset(rows.end) - csr.offset(rows.start);
     let work = (nnz + rows.len()).saturating_mul(lanes.len());
     if work > GRAIN && rows.len() > 1 {
         let mid = csr.halve(rows.start, rows.end);
         rayon::join(
-            || split(csr, x, out, rows.start..mid, lanes.clone(), accumulate),
-            || split(csr, x, out, mid..rows.end, lanes.clone(), accumulate),
+            || split(csr, x, out, rows.start..mid, lanes.clone()),
+            || split(csr, x, out, mid..rows.end, lanes.clone()),
         );
     } else if work > GRAIN && lanes.len() > LANES {
         let blocks = lanes.len().div_ceil(LANES);
         let mid = lanes.start + blocks / 2 * LANES;
         rayon::join(
-            || split(csr, x, out, rows.clone(), lanes.start..mid, accumulate),
-            || split(csr, x, out, rows.clone(), mid..lanes.end, accumulate),
+            || split(csr, x, out, rows.clone(), lanes.start..mid),
+            || split(csr, x, out, rows.clone(), mid..lanes.end),
         );
     } else if nnz > LONG {
         // Work is over the grain, so this is a single row.
-        long_row(csr, x, out, rows.start, lanes, accumulate);
+        long_row(csr, x, out, rows.start, lanes);
     } else {
         // SAFETY: rows and lanes are inside the operands, and no other task has this pair of ranges.
-        unsafe { leaf(csr, x, out, rows, lanes, accumulate) };
+        unsafe { leaf(csr, x, out, rows, lanes) };
     }
 }
 
@@ -94,25 +89,21 @@ fn long_row<T: Float>(
     out: Target<'_, T>,
     row: usize,
     lanes: Range<usize>,
-    accumulate: bool,
 ) {
     let (from, to) = (csr.offset(row), csr.offset(row + 1));
     let piece = (to - from).div_ceil(PIECES).max(GRAIN / 4);
     let mut sums = [[<T::Sum as num_traits::Zero>::zero(); LANES]; PIECES];
     let used = (to - from).div_ceil(piece).min(PIECES);
-    sums[..used]
-        .par_iter_mut()
-        .enumerate()
-        .for_each(|(p, sums)| {
-            let from = from + p * piece;
-            let entries = from..to.min(from + piece);
-            // SAFETY: the entries are the row's, the lanes (at most `LANES`) are inside the operand.
-            unsafe { partial(csr, x, entries, lanes.clone(), sums) };
-        });
+    sums[..used].par_iter_mut().enumerate().for_each(|(p, sums)| {
+        let from = from + p * piece;
+        let entries = from..to.min(from + piece);
+        // SAFETY: the entries are the row's, the lanes (at most `LANES`) are inside the operand.
+        unsafe { partial(csr, x, entries, lanes.clone(), sums) };
+    });
     for (k, j) in lanes.enumerate() {
         let sum = sums[..used].iter().map(|s| s[k]).sum();
         // SAFETY: the row and the lane are inside the output, and this task's own.
-        unsafe { store(out.at(row, j), sum, accumulate) };
+        unsafe { store(out.at(row, j), sum) };
     }
 }
 
@@ -125,7 +116,6 @@ dispatched! {
         out: Target<'_, T>,
         rows: Range<usize>,
         lanes: Range<usize>,
-        accumulate: bool,
     )
 }
 
@@ -136,7 +126,6 @@ unsafe fn leaf_body<T: Float, const FMA: bool>(
     out: Target<'_, T>,
     rows: Range<usize>,
     lanes: Range<usize>,
-    accumulate: bool,
 ) {
     let mut from = csr.offset(rows.start);
     for r in rows {
@@ -146,7 +135,7 @@ unsafe fn leaf_body<T: Float, const FMA: bool>(
         // `x`, and (r, lane) is inside `out` and this task's own.
         unsafe {
             each_block::<T, FMA>(csr, x, entries, lanes.clone(), |j, sum| {
-                store(out.at(r, j), sum, accumulate);
+                store(out.at(r, j), sum);
             });
         }
     }
@@ -258,11 +247,15 @@ unsafe fn dot<T: Float, const W: usize, const U: usize, const BESIDE: bool, cons
         }};
     }
     while e + U <= entries.end {
-        if U * W <= 64 {
+        if W == 1 {
             prefetch_ahead(cols, values, e);
+        } else if BESIDE {
+            for u in 0..U {
+                prefetch_lanes::<T, W>(base, x.row, cols, e + u);
+            }
         }
-        for u in 0..U {
-            add!(e + u, sums[u]);
+        for (u, sum) in sums.iter_mut().enumerate() {
+            add!(e + u, sum);
         }
         e += U;
     }

@@ -13,19 +13,16 @@ const TILE: usize = 4096;
 /// Fills `buffer` (`side × width`) with vectors `first..first + width` of `x`, side by side.
 pub(super) fn interleave<T: Float>(x: Dense<'_, T>, first: usize, width: usize, buffer: &mut [T]) {
     let tile = (TILE / width.max(1)).max(16);
-    buffer
-        .par_chunks_mut(tile * width.max(1))
-        .enumerate()
-        .for_each(|(t, chunk)| {
-            let row = t * tile;
-            for k in 0..width {
-                let from = x.vector(first + k).wrapping_add(row * x.row);
-                for (i, to) in chunk.iter_mut().skip(k).step_by(width).enumerate() {
-                    // SAFETY: `buffer` has one row for each of `x`, and the vector is inside it.
-                    *to = unsafe { *from.add(i * x.row) };
-                }
+    buffer.par_chunks_mut(tile * width.max(1)).enumerate().for_each(|(t, chunk)| {
+        let row = t * tile;
+        for k in 0..width {
+            let from = x.vector(first + k).wrapping_add(row * x.row);
+            for (i, to) in chunk.iter_mut().skip(k).step_by(width).enumerate() {
+                // SAFETY: `buffer` has one row for each of `x`, and the vector is inside it.
+                *to = unsafe { *from.add(i * x.row) };
             }
-        });
+        }
+    });
 }
 
 /// Writes sums (`rows.len() × width`, side by side) to `rows` of `out`, vectors `first..`.
@@ -38,20 +35,19 @@ pub(super) unsafe fn flush<T: Float>(
     out: Target<'_, T>,
     first: usize,
     width: usize,
-    accumulate: bool,
 ) {
     if out.lane == 1 {
         for (sums, r) in sums.chunks_exact(width).zip(rows) {
             for (k, &sum) in sums.iter().enumerate() {
                 // SAFETY: the caller's promise.
-                unsafe { store(out.at(r, first + k), sum, accumulate) };
+                unsafe { store(out.at(r, first + k), sum) };
             }
         }
     } else {
         for k in 0..width {
             for (sum, r) in sums.iter().skip(k).step_by(width).zip(rows.clone()) {
                 // SAFETY: the caller's promise.
-                unsafe { store(out.at(r, first + k), *sum, accumulate) };
+                unsafe { store(out.at(r, first + k), *sum) };
             }
         }
     }

@@ -2,66 +2,53 @@
 //! row of the other. It is the gradient for the values, and takes O(nnz) memory, never rows × cols.
 
 use super::dense::Dense;
-use super::lanes::{add_lanes, dispatched, fma, prefetch_ahead, store, widen, zeros};
-use super::{Csr, RunError, interleave, numbers};
+use super::lanes::{add_lanes, dispatched, fma, prefetch_ahead, prefetch_lanes, widen, zeros};
+use super::{Csr, interleave, numbers};
 use crate::dtype::Float;
-use crate::plan::candidate::Candidate;
 use num_traits::Zero;
 use rayon::prelude::*;
 
 /// Multiply-adds in one task.
 const GRAIN: usize = 1 << 16;
 
-/// Writes the products, with no workspace.
+/// Writes the products (or, for the later of several blocks of vectors, adds them), with no workspace.
 pub(super) fn entries<T: Float>(
     csr: &Csr<'_, T>,
     row_side: Dense<'_, T>,
     col_side: Dense<'_, T>,
     n: usize,
     out: &mut [T],
-    accumulate: bool,
+    add: bool,
 ) {
     let chunk = (GRAIN / n.max(1)).max(1);
     out.par_chunks_mut(chunk).enumerate().for_each(|(t, out)| {
         // SAFETY: there is one output for each entry, and both sides were compared with the
         // matrix and the width.
-        unsafe { leaf(csr, row_side, col_side, n, t * chunk, out, accumulate) }
+        unsafe { leaf(csr, row_side, col_side, n, t * chunk, out, add) }
     });
 }
 
-/// The same after bringing both sides' vectors side by side in the workspace.
-#[allow(clippy::too_many_arguments)]
+/// The same after bringing both sides' vectors side by side in the workspace, `block` at a time.
 pub(super) fn interleaved<T: Float>(
     csr: &Csr<'_, T>,
     row_side: Dense<'_, T>,
     col_side: Dense<'_, T>,
     n: usize,
     out: &mut [T],
-    accumulate: bool,
-    candidate: &Candidate,
+    block: usize,
     workspace: &mut [u8],
-) -> Result<(), RunError> {
-    let block = candidate.params[0].max(1).min(n.max(1));
-    let len = (csr.rows + csr.cols).saturating_mul(block);
-    let buffer: &mut [T] = numbers(candidate, workspace, len)?;
-    let mut accumulate = accumulate;
-    for j in (0..n.max(1)).step_by(block) {
+) {
+    let buffer: &mut [T] = numbers(workspace, (csr.rows + csr.cols) * block);
+    for j in (0..n).step_by(block) {
         let width = block.min(n - j);
         let (row_buffer, rest) = buffer.split_at_mut(csr.rows * width);
         let col_buffer = &mut rest[..csr.cols * width];
         interleave::interleave(row_side, j, width, row_buffer);
         interleave::interleave(col_side, j, width, col_buffer);
-        entries(
-            csr,
-            Dense::side_by_side(row_buffer, width),
-            Dense::side_by_side(col_buffer, width),
-            width,
-            out,
-            accumulate,
-        );
-        accumulate = true;
+        let row_side = Dense::side_by_side(row_buffer, width);
+        let col_side = Dense::side_by_side(col_buffer, width);
+        entries(csr, row_side, col_side, width, out, j > 0);
     }
-    Ok(())
 }
 
 dispatched! {
@@ -74,7 +61,7 @@ dispatched! {
         n: usize,
         first: usize,
         out: &mut [T],
-        accumulate: bool,
+        add: bool,
     )
 }
 
@@ -86,7 +73,7 @@ unsafe fn leaf_body<T: Float, const FMA: bool>(
     n: usize,
     first: usize,
     out: &mut [T],
-    accumulate: bool,
+    add: bool,
 ) {
     let mut row = csr.row_of(first);
     if n == 1 {
@@ -104,7 +91,7 @@ unsafe fn leaf_body<T: Float, const FMA: bool>(
                         prefetch_ahead(csr.col_indices, csr.values, k);
                     }
                     let c = widen(*from.add(*csr.col_indices.get_unchecked(k) as usize));
-                    store(out, r * c, accumulate);
+                    *out = finished(r * c, *out, add);
                 }
                 e = to;
             }
@@ -119,18 +106,28 @@ unsafe fn leaf_body<T: Float, const FMA: bool>(
         // SAFETY: the entry exists; its row and column are inside the sides.
         let sum = unsafe {
             let a = row_side.vector(0).add(row * row_side.row);
-            let b = col_side
-                .vector(0)
-                .add(*csr.col_indices.get_unchecked(e) as usize * col_side.row);
+            let b =
+                col_side.vector(0).add(*csr.col_indices.get_unchecked(e) as usize * col_side.row);
             if row_side.lane == 1 && col_side.lane == 1 {
+                let (base, step) = (col_side.vector(0), col_side.row);
+                if n <= 16 {
+                    prefetch_lanes::<T, 16>(base, step, csr.col_indices, e);
+                } else {
+                    prefetch_lanes::<T, 64>(base, step, csr.col_indices, e);
+                }
                 beside::<T, FMA>(a, b, n)
             } else {
                 strided::<T, FMA>(a, row_side.lane, b, col_side.lane, n)
             }
         };
-        // SAFETY: `out` is an element of the slice.
-        unsafe { store(out, sum, accumulate) };
+        *out = finished(sum, *out, add);
     }
+}
+
+/// A finished sum as it is stored.
+#[inline(always)]
+fn finished<T: Float>(sum: T::Sum, before: T, add: bool) -> T {
+    T::narrow(if add { widen(before) + sum } else { sum })
 }
 
 /// A dot product of `n` numbers that lie side by side.

@@ -63,10 +63,7 @@ unsafe fn scatter_body<T: Float, const FMA: bool>(
     let whole = cols.start == 0 && cols.end == csr.cols;
     // Segments jump over what other tasks take, so the next ones are asked for by estimate.
     let long = csr.nnz() / csr.rows.max(1) >= 32;
-    let (near, far) = (
-        cols.start as f32 / csr.cols as f32,
-        cols.end as f32 / csr.cols as f32,
-    );
+    let (near, far) = (cols.start as f32 / csr.cols as f32, cols.end as f32 / csr.cols as f32);
     let mut segments = [(0, 0); ROWS];
     let mut first = rows.start;
     while first < rows.end {
@@ -114,9 +111,7 @@ unsafe fn scatter_body<T: Float, const FMA: bool>(
                     W, true, j
                 ));
             } else {
-                for_blocks!(lanes.start, lanes.end, [4, 2, 1], |j, W| block!(
-                    W, false, j
-                ));
+                for_blocks!(lanes.start, lanes.end, [4, 2, 1], |j, W| block!(W, false, j));
             }
         }
         first += count;

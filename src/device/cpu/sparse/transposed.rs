@@ -9,9 +9,8 @@
 use super::dense::{Dense, Target};
 use super::interleave::flush;
 use super::scatter::{clear, scatter};
-use super::{Csr, RunError, numbers};
+use super::{Csr, numbers};
 use crate::dtype::Float;
-use crate::plan::candidate::Candidate;
 use num_traits::Zero;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -25,15 +24,9 @@ const LANES: usize = 32;
 /// Sums in a strip on the stack: 32 KiB of f32, the size of a first-level cache.
 const STRIP: usize = 8192;
 
-/// Sums straight into the result, which must be of the type of its sums (else `None`).
-pub(super) fn direct<T: Float>(
-    csr: &Csr<'_, T>,
-    g: Dense<'_, T>,
-    out: Target<'_, T>,
-    n: usize,
-    accumulate: bool,
-) -> Option<()> {
-    let sums = out.same::<T::Sum>()?;
+/// Sums straight into the result, which must be of the type of its sums.
+pub(super) fn direct<T: Float>(csr: &Csr<'_, T>, g: Dense<'_, T>, out: Target<'_, T>, n: usize) {
+    let sums = out.same::<T::Sum>();
     let (threads, work) = (rayon::current_num_threads(), csr.nnz().saturating_mul(n));
     let (parts, chunks) = if work < SMALL.max(csr.cols) {
         (1, n.div_ceil(1 << 15))
@@ -52,23 +45,14 @@ pub(super) fn direct<T: Float>(
         // SAFETY: the ranges of columns are disjoint and inside the result, and so are those of
         // lanes: each task owns its elements.
         unsafe {
-            if !accumulate {
-                clear(sums, cols.clone(), lanes.clone());
-            }
+            clear(sums, cols.clone(), lanes.clone());
             scatter(csr, g, sums, 0..csr.rows, 0..csr.nnz(), cols, lanes);
         }
     });
-    Some(())
 }
 
 /// Sums in a strip on the stack, then to the result: no workspace, and sums are never rounded.
-pub(super) fn strips<T: Float>(
-    csr: &Csr<'_, T>,
-    g: Dense<'_, T>,
-    out: Target<'_, T>,
-    n: usize,
-    accumulate: bool,
-) {
+pub(super) fn strips<T: Float>(csr: &Csr<'_, T>, g: Dense<'_, T>, out: Target<'_, T>, n: usize) {
     if n == 0 {
         return;
     }
@@ -82,21 +66,12 @@ pub(super) fn strips<T: Float>(
         let lanes = j..n.min(j + block);
         let count = lanes.len();
         let mut strip = [T::Sum::zero(); STRIP];
-        let sums = Target::side_by_side(&mut strip, count)
-            .starting_at(c)
-            .starting_at_lane(j);
+        let sums = Target::side_by_side(&mut strip, count).starting_at(c).starting_at_lane(j);
         // SAFETY: the strip has room for `cols` × `lanes`, and is this task's alone; so are these
         // elements of the result.
         unsafe {
             scatter(csr, g, sums, 0..csr.rows, 0..csr.nnz(), cols.clone(), lanes);
-            flush(
-                &strip[..cols.len() * count],
-                cols,
-                out,
-                j,
-                count,
-                accumulate,
-            );
+            flush(&strip[..cols.len() * count], cols, out, j, count);
         }
     });
 }
@@ -107,12 +82,10 @@ pub(super) fn buffered<T: Float>(
     g: Dense<'_, T>,
     out: Target<'_, T>,
     n: usize,
-    accumulate: bool,
-    candidate: &Candidate,
+    block: usize,
     workspace: &mut [u8],
-) -> Result<(), RunError> {
-    let block = candidate.params[0].max(1).min(n.max(1));
-    let buffer: &mut [T::Sum] = numbers(candidate, workspace, csr.cols.saturating_mul(block))?;
+) {
+    let buffer: &mut [T::Sum] = numbers(workspace, csr.cols * block.min(n));
     let threads = rayon::current_num_threads();
     for j in (0..n).step_by(block) {
         let lanes = j..n.min(j + block);
@@ -130,21 +103,12 @@ pub(super) fn buffered<T: Float>(
             // one of `count` sums for each column) and its elements of the result.
             unsafe {
                 clear(sums, cols.clone(), lanes.clone());
-                scatter(
-                    csr,
-                    g,
-                    sums,
-                    0..csr.rows,
-                    0..csr.nnz(),
-                    cols.clone(),
-                    lanes.clone(),
-                );
+                scatter(csr, g, sums, 0..csr.rows, 0..csr.nnz(), cols.clone(), lanes.clone());
                 let own = std::slice::from_raw_parts(sums.at(cols.start, j), cols.len() * count);
-                flush(own, cols, out, j, count, accumulate);
+                flush(own, cols, out, j, count);
             }
         });
     }
-    Ok(())
 }
 
 /// Column ranges of about equally many entries; on the stack, because they are no workspace.

@@ -1,14 +1,17 @@
 //! Ratios to the ceiling, from one run: each line interleaves the crate's work with the plain work
-//! that bounds it, and takes the medians. `cargo bench --bench ratios`.
+//! that bounds it, and takes the medians. `cargo run --release -p capgrad-ceiling`.
 //!
 //! A convolution's ceiling is the same number of operations as matrix products, at the best rate
 //! that the product library reaches on those sizes, whole or in chunks; a depthwise one's is a plain
 //! copy; a sparse product's is one read of the matrix.
 
+#[path = "../../common/mod.rs"]
 mod common;
+mod product;
 
 use capgrad::{DType, Device, Tape, Tensor, Var};
-use common::{ConvShape, DEPTHWISE, Product, SHAPES, random_matrix};
+use common::{ConvShape, DEPTHWISE, SHAPES, random_matrix};
+use product::Product;
 use rayon::prelude::*;
 use std::time::Instant;
 
@@ -160,10 +163,6 @@ fn integer_lanes(part: &[i32]) -> i32 {
 }
 
 fn main() {
-    // `cargo test --benches` only wants to see that it builds and starts.
-    if std::env::args().any(|argument| argument == "--test") {
-        return;
-    }
     let device = Device::cpu();
     println!("{} threads, medians of interleaved runs\n", rayon::current_num_threads());
     convolutions(&device);

@@ -96,8 +96,8 @@ pub trait Float: Element {
 pub trait Real:
     Float<Sum = Self> + num_traits::Float + std::ops::AddAssign + std::ops::MulAssign + std::iter::Sum
 {
-    /// The Gauss error function.
-    fn erf(self) -> Self;
+    /// The complementary error function, `1 - erf x`, without its cancellation.
+    fn erfc(self) -> Self;
 }
 
 macro_rules! element {
@@ -149,14 +149,14 @@ float!(bf16, f32, |v| v.to_f32(), |w| bf16::from_f32(w));
 
 impl Real for f32 {
     #[inline]
-    fn erf(self) -> Self {
-        libm::erff(self)
+    fn erfc(self) -> Self {
+        libm::erfcf(self)
     }
 }
 
 impl Real for f64 {
     #[inline]
-    fn erf(self) -> Self {
-        libm::erf(self)
+    fn erfc(self) -> Self {
+        libm::erfc(self)
     }
 }

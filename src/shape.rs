@@ -63,7 +63,8 @@ impl Shape {
     pub(crate) fn strides(&self) -> SmallVec<[usize; 4]> {
         let mut strides = SmallVec::from_elem(1, self.rank());
         for axis in (1..self.rank()).rev() {
-            strides[axis - 1] = strides[axis] * self.0[axis].max(1);
+            // An empty tensor may have extents whose product overflows; nobody walks its strides.
+            strides[axis - 1] = strides[axis].saturating_mul(self.0[axis].max(1));
         }
         strides
     }

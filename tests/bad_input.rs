@@ -14,8 +14,11 @@ fn ones(shape: &[usize], dtype: DType, device: &Device) -> Var {
     Var::from(Tensor::ones(shape, dtype, device).unwrap())
 }
 
+/// What the message must name, and the attempt.
+type Try<'a> = (&'a [&'a str], Box<dyn Fn() -> Result<()> + 'a>);
+
 /// Each is an error that contains these parts, and takes no memory.
-fn all_refused(device: &Device, tries: Vec<(&[&str], Box<dyn Fn() -> Result<()> + '_>)>) {
+fn all_refused(device: &Device, tries: Vec<Try<'_>>) {
     let live = device.report().live;
     device.reset_peak();
     for (parts, attempt) in tries {

@@ -123,7 +123,7 @@ fn checkpoints_nest() {
             }
             Ok(y)
         };
-        let y = if nested { checkpoint(&[&v], whole) } else { whole(&[v.clone()]) };
+        let y = if nested { checkpoint(&[&v], whole) } else { whole(std::slice::from_ref(&v)) };
         let loss = y.unwrap().square().unwrap().mean().unwrap();
         let value = loss.item().unwrap();
         let gradients = loss.backward().unwrap();

@@ -91,7 +91,8 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     fn argmax(&self, x: &Tensor, axis: usize, out: &Tensor) -> Result<()>;
     /// Softmax along `axis`, or its logarithm.
     fn softmax(&self, log: bool, x: &Tensor, axis: usize, out: &Tensor) -> Result<()>;
-    /// From the result `y`: `y·(dy - Σ y·dy)`, or for the logarithm `dy - e^y·Σ dy`.
+    /// From the result `y`: `y·(dy - Σ y·dy/Σ y)`, or for the logarithm `dy - e^y·Σ dy/Σ e^y`; the
+    /// divisors are one but for `y`'s rounding.
     fn softmax_gradient(
         &self,
         log: bool,
@@ -183,8 +184,8 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     fn gather(&self, x: &Tensor, axis: usize, index: &Tensor, out: &Tensor) -> Result<()>;
     /// The gradient of `gather`: `out` starts at zero, and `dy` is added at the indices.
     fn scatter_add(&self, dy: &Tensor, axis: usize, index: &Tensor, out: &Tensor) -> Result<()>;
-    /// The smallest and the largest element of an integer tensor that is not empty, ignoring
-    /// elements equal to `ignore`.
+    /// The smallest and the largest element of an integer tensor, ignoring elements equal to
+    /// `ignore`; `(i64::MAX, i64::MIN)` where nothing is left.
     fn index_range(&self, index: &Tensor, ignore: Option<i64>) -> Result<(i64, i64)>;
 
     /// The algorithms for a planned operation. `cap` is the cap in force: what is over it is

@@ -39,6 +39,9 @@ pub(super) fn accumulate<T: Float>(cpu: &Cpu, out: &Tensor, x: &Tensor) {
     });
 }
 
+// The passes below exist once a dtype: what differs between functions is a loop over a block, called
+// by way of `dyn`. A copy of the passes for each function would cost minutes of compile time.
+
 /// `out = f(x)`.
 pub(super) fn map1<T: Float>(
     cpu: &Cpu,
@@ -46,64 +49,60 @@ pub(super) fn map1<T: Float>(
     out: &Tensor,
     f: impl Fn(T::Sum) -> T::Sum + Sync,
 ) {
-    let data = host::read::<T>(x);
-    let source = Source::new(x, &data, out.shape());
-    let mut out = host::write::<T>(out);
-    cpu.each(out.len(), GRAIN, &mut *out, |range, out| {
-        let mut x = source.reader::<T::Sum>();
-        produce::<T>(out, |start, out| {
-            let x = x.block(range.start + start, out.len());
-            for (o, &x) in out.iter_mut().zip(x) {
-                *o = f(x);
-            }
-        });
+    blocks::<T, 1>(cpu, [x], out, &|out, [x]| {
+        for (o, &x) in out.iter_mut().zip(x) {
+            *o = f(x);
+        }
     });
 }
 
 /// `out = f(a, b)`, both broadcast.
 pub(super) fn map2<T: Float>(
     cpu: &Cpu,
-    [a, b]: [&Tensor; 2],
+    operands: [&Tensor; 2],
     out: &Tensor,
     f: impl Fn(T::Sum, T::Sum) -> T::Sum + Sync,
 ) {
-    let (a_data, b_data) = (host::read::<T>(a), host::read::<T>(b));
-    let a = Source::new(a, &a_data, out.shape());
-    let b = Source::new(b, &b_data, out.shape());
-    let mut out = host::write::<T>(out);
-    cpu.each(out.len(), GRAIN, &mut *out, |range, out| {
-        let (mut a, mut b) = (a.reader::<T::Sum>(), b.reader::<T::Sum>());
-        produce::<T>(out, |start, out| {
-            let at = range.start + start;
-            let (a, b) = (a.block(at, out.len()), b.block(at, out.len()));
-            for ((o, &a), &b) in out.iter_mut().zip(a).zip(b) {
-                *o = f(a, b);
-            }
-        });
+    blocks::<T, 2>(cpu, operands, out, &|out, [a, b]| {
+        for ((o, &a), &b) in out.iter_mut().zip(a).zip(b) {
+            *o = f(a, b);
+        }
     });
 }
 
 /// `out = f(a, b, c)`, all broadcast.
 pub(super) fn map3<T: Float>(
     cpu: &Cpu,
-    [a, b, c]: [&Tensor; 3],
+    operands: [&Tensor; 3],
     out: &Tensor,
     f: impl Fn(T::Sum, T::Sum, T::Sum) -> T::Sum + Sync,
 ) {
-    let data = [a, b, c].map(host::read::<T>);
-    let a = Source::new(a, &data[0], out.shape());
-    let b = Source::new(b, &data[1], out.shape());
-    let c = Source::new(c, &data[2], out.shape());
+    blocks::<T, 3>(cpu, operands, out, &|out, [a, b, c]| {
+        for (((o, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
+            *o = f(a, b, c);
+        }
+    });
+}
+
+/// A loop over one block of the result and of each operand.
+type BlockLoop<'a, S, const N: usize> = dyn Fn(&mut [S], [&[S]; N]) + Sync + 'a;
+
+fn blocks<T: Float, const N: usize>(
+    cpu: &Cpu,
+    operands: [&Tensor; N],
+    out: &Tensor,
+    f: &BlockLoop<'_, T::Sum, N>,
+) {
+    let data = operands.map(host::read::<T>);
+    let sources: [_; N] =
+        std::array::from_fn(|i| Source::new(operands[i], &data[i], out.shape()));
     let mut out = host::write::<T>(out);
     cpu.each(out.len(), GRAIN, &mut *out, |range, out| {
-        let (mut a, mut b, mut c) =
-            (a.reader::<T::Sum>(), b.reader::<T::Sum>(), c.reader::<T::Sum>());
+        let mut readers = sources.each_ref().map(|source| source.reader::<T::Sum>());
         produce::<T>(out, |start, out| {
             let (at, length) = (range.start + start, out.len());
-            let (a, b, c) = (a.block(at, length), b.block(at, length), c.block(at, length));
-            for (((o, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
-                *o = f(a, b, c);
-            }
+            let blocks = readers.each_mut().map(|reader| reader.block(at, length));
+            f(out, blocks);
         });
     });
 }

@@ -79,7 +79,7 @@ pub(super) fn unary<T: Float>(cpu: &Cpu, f: Unary, x: &Tensor, out: &Tensor) {
         }
         Unary::Gelu => {
             let root = c::<T::Sum>(FRAC_1_SQRT_2);
-            map1::<T>(cpu, x, out, |x| half * x * (one + (x * root).erf()));
+            map1::<T>(cpu, x, out, |x| half * x * (-x * root).erfc());
         }
         Unary::GeluTanh => {
             map1::<T>(cpu, x, out, |x| half * x * (one + gelu_inner(x).0.tanh()));
@@ -128,7 +128,7 @@ pub(super) fn unary_gradient<T: Float>(
             let (root, density) = (c::<T::Sum>(FRAC_1_SQRT_2), FRAC_1_SQRT_2 * FRAC_2_SQRT_PI);
             let density = c::<T::Sum>(0.5 * density);
             map2::<T>(cpu, operands, out, |x, dy| {
-                let normal = half * (one + (x * root).erf());
+                let normal = half * (-x * root).erfc();
                 dy * (normal + x * density * (-half * x * x).exp())
             });
         }
@@ -221,6 +221,17 @@ fn pair_sum<T: Float>(
     b: &Tensor,
     f: impl Fn(T::Sum, T::Sum) -> T::Sum + Sync,
 ) -> f64 {
+    block_sum::<T>(cpu, a, b, &|terms, a, b| {
+        for ((term, &a), &b) in terms.iter_mut().zip(a).zip(b) {
+            *term = f(a, b);
+        }
+    })
+}
+
+/// The terms of one block, from a block of each operand.
+type Terms<'a, S> = dyn Fn(&mut [S], &[S], &[S]) + Sync + 'a;
+
+fn block_sum<T: Float>(cpu: &Cpu, a: &Tensor, b: &Tensor, f: &Terms<'_, T::Sum>) -> f64 {
     let shape = a.shape().broadcast(b.shape(), "binary_sum").expect("checked by ops");
     let (a_data, b_data) = (host::read::<T>(a), host::read::<T>(b));
     let (a, b) = (Source::new(a, &a_data, &shape), Source::new(b, &b_data, &shape));
@@ -231,10 +242,7 @@ fn pair_sum<T: Float>(
         for start in range.clone().step_by(BLOCK) {
             let length = BLOCK.min(range.end - start);
             let terms = &mut terms[..length];
-            let (a, b) = (a.block(start, length), b.block(start, length));
-            for ((term, &a), &b) in terms.iter_mut().zip(a).zip(b) {
-                *term = f(a, b);
-            }
+            f(terms, a.block(start, length), b.block(start, length));
             sum += total(terms);
         }
         sum

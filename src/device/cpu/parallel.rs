@@ -106,16 +106,26 @@ impl Cpu {
         parts: P,
         f: impl Fn(Range<usize>, P) + Sync,
     ) {
+        self.each_piece(items, grain, parts, &f);
+    }
+
+    fn each_piece<P: Split>(
+        &self,
+        items: usize,
+        grain: usize,
+        parts: P,
+        f: &(dyn Fn(Range<usize>, P) + Sync),
+    ) {
         if items == 0 {
         } else if items <= grain {
             f(0..items, parts);
         } else if self.threads() == 1 {
-            sequential(0..items, grain, parts, &f);
+            sequential(0..items, grain, parts, f);
         } else {
             let mut parts = Some(parts);
             self.enter(&mut || {
                 if let Some(parts) = parts.take() {
-                    parallel(0..items, grain, parts, &f);
+                    parallel(0..items, grain, parts, f);
                 }
             });
         }

@@ -112,6 +112,14 @@ fn softmax_columns<T: Float>(
     }
 }
 
+/// The probability that `y` stands for. Those of a lane add up to one only as far as `y` was not
+/// rounded, so the gradient's sum is divided by theirs: in the halves, an offset that all of `dy`
+/// has would not cancel otherwise.
+#[inline(always)]
+fn probability<S: Real>(log: bool, y: S) -> S {
+    if log { y.exp() } else { y }
+}
+
 /// An element's part of the sum that the gradient needs.
 #[inline(always)]
 fn term<S: Real>(log: bool, y: S, dy: S) -> S {
@@ -120,7 +128,7 @@ fn term<S: Real>(log: bool, y: S, dy: S) -> S {
 
 #[inline(always)]
 fn gradient<S: Real>(log: bool, y: S, dy: S, sum: S) -> S {
-    if log { dy - y.exp() * sum } else { y * (dy - sum) }
+    if log { dy - probability(log, y) * sum } else { y * (dy - sum) }
 }
 
 pub(super) fn softmax_gradient<T: Float>(
@@ -156,7 +164,7 @@ pub(super) fn softmax_gradient<T: Float>(
 
 fn gradient_row<T: Float>(log: bool, y: &[T], dy: &[T], out: &mut [T]) {
     let (mut a, mut b, mut terms) = (block::<T::Sum>(), block::<T::Sum>(), block::<T::Sum>());
-    let mut sum = 0.0;
+    let (mut sum, mut whole) = (0.0, 0.0);
     for (y, dy) in y.chunks(BLOCK).zip(dy.chunks(BLOCK)) {
         let (y, dy) = (wide(y, &mut a), wide(dy, &mut b));
         let terms = &mut terms[..y.len()];
@@ -164,8 +172,12 @@ fn gradient_row<T: Float>(log: bool, y: &[T], dy: &[T], out: &mut [T]) {
             *t = term(log, y, dy);
         }
         sum += total(terms);
+        for (t, &y) in terms.iter_mut().zip(y) {
+            *t = probability(log, y);
+        }
+        whole += total(terms);
     }
-    let sum = T::Sum::from_f64(sum);
+    let sum = T::Sum::from_f64(sum / whole);
     produce::<T>(out, |start, out| {
         let range = start..start + out.len();
         let (y, dy) = (wide(&y[range.clone()], &mut a), wide(&dy[range], &mut b));
@@ -183,13 +195,17 @@ fn gradient_columns<T: Float>(
     out: &mut [T],
 ) {
     let (mut a, mut b) = (block::<T::Sum>(), block::<T::Sum>());
-    let mut sums = [0.0; COLUMNS];
+    let (mut sums, mut wholes) = ([0.0; COLUMNS], [0.0; COLUMNS]);
     for (y, dy) in y.chunks_exact(inner).zip(dy.chunks_exact(inner)) {
         let y = wide(&y[columns.clone()], &mut a);
         let dy = wide(&dy[columns.clone()], &mut b);
-        for ((sum, &y), &dy) in sums.iter_mut().zip(y).zip(dy) {
+        for (((sum, whole), &y), &dy) in sums.iter_mut().zip(&mut wholes).zip(y).zip(dy) {
             *sum += Element::to_f64(term(log, y, dy));
+            *whole += Element::to_f64(probability(log, y));
         }
+    }
+    for (sum, whole) in sums.iter_mut().zip(wholes) {
+        *sum /= whole;
     }
     let sums = sums.map(T::Sum::from_f64);
     let rows = y.chunks_exact(inner).zip(dy.chunks_exact(inner));

@@ -173,3 +173,31 @@ fn random_geometries_agree_with_f64() {
         }
     }
 }
+
+#[test]
+fn depthwise_edges_agree_with_f64() {
+    let pools = [pool(1), pool(2)];
+    let mut done = 0;
+    for length in [1, 2, 7, 8, 9, 11, 15, 16, 17, 64, 65] {
+        for kernel in (1..=9).chain([31]) {
+            // Around the row, uneven and wider than the kernel, strided, dilated, and both.
+            let grid = [
+                ([1, 1], [kernel / 2, kernel / 2]),
+                ([1, 1], [kernel + 3, kernel + 9]),
+                ([2, 1], [kernel + 1, kernel]),
+                ([1, 2], [kernel, kernel]),
+                ([3, 2], [2 * kernel, kernel]),
+            ];
+            for (steps, padding) in grid {
+                // More rows than are copied at a time, and more outputs than inputs.
+                let multiplier = 1 + done % 2;
+                let channels = [9, 9 * multiplier];
+                if let Some(g) = geometry(3, channels, length, kernel, steps, 9, padding) {
+                    check_all(&g, &[0], &pools);
+                    done += 1;
+                }
+            }
+        }
+    }
+    assert!(done > 500);
+}

@@ -2,11 +2,14 @@
 //! and what streams. Calibrated on a Zen 3 at two threads; good for ranking, within about a factor
 //! of two for seconds.
 
+use super::walk;
+
 /// Bytes a second that one thread streams, and that all together do at most.
 const STREAM: f64 = 15e9;
 const STREAM_ALL: f64 = 120e9;
-/// Seconds for one binary search in a row.
-const SEARCH: f64 = 12e-9;
+/// Seconds for finding a range of columns in a row, times the square of the number of steps: the
+/// longer the row, the farther away are the entries that are looked at.
+const SEARCH: f64 = 0.45e-9;
 /// Seconds to begin a row.
 const ROW: f64 = 1.5e-9;
 
@@ -73,6 +76,13 @@ impl Cost {
         self.parallel(seconds, tasks).max(self.stream(bytes)) + 2e-6
     }
 
+    /// Seconds for beginning every row in one of several ranges of columns.
+    fn search(&self, rows: usize, ranges: f64) -> f64 {
+        let rows = rows as f64;
+        let steps = (self.nnz / rows.max(1.0)).max(1.0).log2();
+        rows * if ranges > 1.0 { ROW + SEARCH * steps * steps } else { ROW }
+    }
+
     fn blocks(&self, block: usize) -> f64 {
         (self.width / block.max(1) as f64).ceil().max(1.0)
     }
@@ -97,8 +107,15 @@ impl Cost {
 
     pub(super) fn column_ranges(&self, rows: usize, cols: usize, apart: bool) -> f64 {
         let ranges = self.threads.min(cols as f64);
-        let search = rows as f64 * ranges * if ranges > 1.0 { SEARCH } else { ROW };
-        let work = 1.6 * self.nnz * self.dense(cols, apart) + search;
+        let sum = self.size.max(4.0) as usize;
+        let own = cols / ranges.max(1.0) as usize;
+        let strips = self.width == 1.0
+            && ranges > 1.0
+            && walk::pays(rows, cols, self.nnz as usize, own, sum);
+        // Entries come with a write each; strips save some of what it costs.
+        let entry = if strips { 1.5 } else { 1.6 };
+        let search = ranges * self.search(rows, ranges);
+        let work = entry * self.nnz * self.dense(cols, apart) + search;
         self.overlapped(work, ranges, self.matrix(rows))
             + self.stream(cols as f64 * self.width * self.size)
     }
@@ -107,7 +124,7 @@ impl Cost {
         let width = self.width.clamp(1.0, 32.0);
         let strips = (cols as f64 * width / 8192.0).ceil().max(1.0);
         let entry = self.nnz * 1.6 * self.entry(8192, width, 4.0);
-        let work = entry + rows as f64 * strips * (2.0 * SEARCH);
+        let work = entry + strips * self.search(rows, strips);
         let blocks = (self.width / 32.0).ceil();
         self.overlapped(work * blocks, strips * blocks, self.matrix(rows) * blocks)
     }
@@ -115,7 +132,7 @@ impl Cost {
     pub(super) fn columns_buffered(&self, rows: usize, cols: usize, block: usize) -> f64 {
         let width = self.width.min(block as f64);
         let ranges = self.threads.min(cols as f64);
-        let search = rows as f64 * ranges * if ranges > 1.0 { SEARCH } else { ROW };
+        let search = ranges * self.search(rows, ranges);
         let work = 1.6 * self.nnz * self.entry(cols, width, self.size.max(4.0)) + search;
         let flush = cols as f64 * self.width * 1.5e-9;
         self.blocks(block) * self.overlapped(work, ranges, self.matrix(rows))
@@ -125,7 +142,9 @@ impl Cost {
     pub(super) fn private(&self, rows: usize, cols: usize, pieces: usize, block: usize) -> f64 {
         let width = self.width.min(block as f64);
         let sum = self.size.max(4.0);
-        let work = 1.4 * self.nnz * self.entry(cols, width, sum) + rows as f64 * ROW;
+        // One vector's sums of all columns are near enough; of several vectors, ranges are nearer.
+        let entry = if width > 1.0 { 1.9 } else { 1.4 };
+        let work = entry * self.nnz * self.entry(cols, width, sum) + rows as f64 * ROW;
         let buffers = pieces as f64 * cols as f64 * width * sum;
         let flush = cols as f64 * self.width * 1.5e-9;
         self.blocks(block)

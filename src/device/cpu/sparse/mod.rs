@@ -17,6 +17,7 @@ mod scatter;
 #[cfg(test)]
 mod tests;
 mod transposed;
+mod walk;
 
 pub(super) use candidates::candidates;
 pub(super) use csr::{Csr, OffsetsRef};

@@ -1,9 +1,9 @@
 //! The kernel below every form of `Aᵀ·G`: adds rows, or their segments in a range of columns, to
 //! sums in memory.
 
-use super::Csr;
 use super::dense::{Dense, Target};
 use super::lanes::{dispatched, fma, for_blocks, prefetch, prefetch_ahead, widen};
+use super::{Csr, walk};
 use crate::dtype::Float;
 use std::ops::Range;
 
@@ -61,6 +61,12 @@ unsafe fn scatter_body<T: Float, const FMA: bool>(
         return;
     }
     let whole = cols.start == 0 && cols.end == csr.cols;
+    let one = lanes.len() == 1 && sums.row == 1;
+    let size = size_of::<T::Sum>();
+    if one && !whole && walk::pays(csr.rows, csr.cols, csr.nnz(), cols.len(), size) {
+        // SAFETY: the caller's promise.
+        return unsafe { walk::walk(csr, g, sums, rows, entries, cols, lanes.start) };
+    }
     // Segments jump over what other tasks take, so the next ones are asked for by estimate.
     let long = csr.nnz() / csr.rows.max(1) >= 32;
     let (near, far) = (cols.start as f32 / csr.cols as f32, cols.end as f32 / csr.cols as f32);
@@ -104,7 +110,7 @@ unsafe fn scatter_body<T: Float, const FMA: bool>(
                 }
             };
         }
-            if lanes.len() == 1 && sums.row == 1 {
+            if one {
                 for_blocks!(lanes.start, lanes.end, [1], |j, W| block!(W, true, j));
             } else if sums.lane == 1 {
                 for_blocks!(lanes.start, lanes.end, [32, 16, 8, 4, 2, 1], |j, W| block!(
@@ -179,7 +185,7 @@ unsafe fn row<T: Float, const W: usize, const BESIDE: bool, const FMA: bool>(
 /// # Safety
 /// The entries must exist.
 #[inline(always)]
-unsafe fn lower_bound(cols: &[i32], from: usize, to: usize, col: usize) -> usize {
+pub(super) unsafe fn lower_bound(cols: &[i32], from: usize, to: usize, col: usize) -> usize {
     // The ends are looked at first: a banded matrix has nearly all rows wholly on one side.
     // SAFETY: the entries exist.
     if from == to || (unsafe { *cols.get_unchecked(from) } as usize) >= col {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::device::spec::DenseLayout;
 use crate::dtype::DType;
-use crate::sparse::build::{Offsets, check_canonical, from_coo, transpose_csr};
+use crate::sparse::build::{CsrArrays, Offsets, check_canonical, from_coo, transpose_csr};
 use half::{bf16, f16};
 
 struct Lcg(u64);
@@ -106,6 +106,21 @@ struct Case<'a, T> {
     col_side: Vec<T>,
 }
 
+fn case<'a, T: Float>(
+    lcg: &mut Lcg,
+    [rows, cols]: [usize; 2],
+    built: &'a CsrArrays<T>,
+    turned: &'a CsrArrays<T>,
+    width: usize,
+) -> Case<'a, T> {
+    Case {
+        csr: view(rows, cols, &built.row_offsets, &built.col_indices, &built.values),
+        transpose: view(cols, rows, &turned.row_offsets, &turned.col_indices, &turned.values),
+        row_side: lcg.values(rows * width),
+        col_side: lcg.values(cols * width),
+    }
+}
+
 impl<T: Float> Case<'_, T> {
     fn spec(&self, product: SparseProduct, layout: DenseLayout, width: usize) -> SparseSpec {
         let (rows, cols, nnz) = (self.csr.rows, self.csr.cols, self.csr.nnz());
@@ -168,7 +183,7 @@ fn execute<T: Float>(
     out
 }
 
-fn all_candidates<T: Float>(case: &Case<'_, T>, spec: &SparseSpec) -> Vec<Candidate> {
+fn all_candidates<T: Float>(spec: &SparseSpec) -> Vec<Candidate> {
     let mut all: Vec<Candidate> = Vec::new();
     for cap in [0, 1 << 10, 100_000, u64::MAX] {
         let list = candidates(spec, T::DTYPE, 2, cap);
@@ -194,7 +209,7 @@ fn check_some<T: Float>(
     which: impl Fn(&Candidate) -> bool,
 ) {
     let expected = reference(case, spec);
-    for candidate in all_candidates(case, spec).into_iter().filter(which) {
+    for candidate in all_candidates::<T>(spec).into_iter().filter(which) {
         let what =
             (T::DTYPE, spec, &candidate.name, &candidate.split, case.csr.rows, case.csr.cols);
         let mut results = pools
@@ -218,18 +233,7 @@ fn check_all<T: Float>(widths: &[usize]) {
         let built = from_coo(rows, cols, &i, &j, values, false).unwrap().csr;
         let turned = transpose_csr(cols, &built, false).csr;
         for &width in widths {
-            let case = Case {
-                csr: view(rows, cols, &built.row_offsets, &built.col_indices, &built.values),
-                transpose: view(
-                    cols,
-                    rows,
-                    &turned.row_offsets,
-                    &turned.col_indices,
-                    &turned.values,
-                ),
-                row_side: lcg.values(rows * width),
-                col_side: lcg.values(cols * width),
-            };
+            let case = case(&mut lcg, [rows, cols], &built, &turned, width);
             for product in
                 [SparseProduct::Forward, SparseProduct::Transposed, SparseProduct::Sampled]
             {
@@ -287,18 +291,7 @@ fn large_and_uneven() {
         let turned = transpose_csr(cols, &built, false).csr;
         let pools = [pool(1), pool(2)];
         for width in [1, 5] {
-            let case = Case {
-                csr: view(rows, cols, &built.row_offsets, &built.col_indices, &built.values),
-                transpose: view(
-                    cols,
-                    rows,
-                    &turned.row_offsets,
-                    &turned.col_indices,
-                    &turned.values,
-                ),
-                row_side: lcg.values(rows * width),
-                col_side: lcg.values(cols * width),
-            };
+            let case = case(&mut lcg, [rows, cols], &built, &turned, width);
             for product in
                 [SparseProduct::Forward, SparseProduct::Transposed, SparseProduct::Sampled]
             {
@@ -312,6 +305,45 @@ fn large_and_uneven() {
     with::<bf16>();
 }
 
+/// Rows of many entries, taken by strips of columns: an odd last strip and last block, empty rows,
+/// short ones, a full one, and entries that crowd at one end.
+#[test]
+fn many_entries_a_row() {
+    fn with<T: Float>() {
+        let mut lcg = Lcg(23);
+        let (rows, cols) = (331usize, 70_003);
+        let (mut i, mut j) = (Vec::new(), Vec::new());
+        for r in 0..rows {
+            let count = match r % 7 {
+                0 => 0,
+                1 => 3,
+                _ => 500,
+            };
+            for k in 0..count {
+                let col = if r % 3 == 0 { cols - 1 - k } else { lcg.below(cols) };
+                i.push(r as i32);
+                j.push(col as i32);
+            }
+        }
+        i.extend(vec![200; cols]);
+        j.extend(0..cols as i32);
+        let values = lcg.values::<T>(i.len());
+        let built = from_coo(rows, cols, &i, &j, values, false).unwrap().csr;
+        let turned = transpose_csr(cols, &built, false).csr;
+        let case = case(&mut lcg, [rows, cols], &built, &turned, 1);
+        let nnz = case.csr.nnz();
+        assert!(walk::pays(rows, cols, nnz, cols / 5, size_of::<T::Sum>()), "{nnz} are too few");
+        let pools = [pool(1), pool(2), pool(5)];
+        for product in [SparseProduct::Forward, SparseProduct::Transposed] {
+            check(&case, &case.spec(product, DenseLayout::Columns, 1), &pools);
+        }
+    }
+    with::<f32>();
+    with::<f64>();
+    with::<f16>();
+    with::<bf16>();
+}
+
 /// cupy#9850: more vectors than a 16-bit or 20-bit grid holds.
 #[test]
 fn a_million_vectors() {
@@ -320,12 +352,7 @@ fn a_million_vectors() {
     let mut lcg = Lcg(3);
     let built = from_coo(4, 4, &i, &j, lcg.values::<f32>(4), false).unwrap().csr;
     let turned = transpose_csr(4, &built, false).csr;
-    let case = Case {
-        csr: view(4, 4, &built.row_offsets, &built.col_indices, &built.values),
-        transpose: view(4, 4, &turned.row_offsets, &turned.col_indices, &turned.values),
-        row_side: lcg.values(4 * width),
-        col_side: lcg.values(4 * width),
-    };
+    let case = case(&mut lcg, [4, 4], &built, &turned, width);
     for product in [SparseProduct::Forward, SparseProduct::Transposed, SparseProduct::Sampled] {
         for layout in [DenseLayout::Columns, DenseLayout::Rows] {
             let spec = case.spec(product, layout, width);

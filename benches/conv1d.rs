@@ -5,8 +5,10 @@ mod common;
 
 use capgrad::{DType, Device, Tape, Tensor, Var};
 use common::{ConvShape, DEPTHWISE, SHAPES};
-use criterion::{BatchSize, BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use criterion::measurement::WallTime;
+use criterion::{
+    BatchSize, BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main,
+};
 
 /// Which operand wants its gradient.
 #[derive(Clone, Copy)]

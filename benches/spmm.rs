@@ -10,7 +10,8 @@ use rayon::prelude::*;
 
 fn products(criterion: &mut Criterion) {
     let device = Device::cpu();
-    for (name, size, per_row) in [("268800, 100 a row", 268_800, 100), ("100000, 100 a row", 100_000, 100)]
+    for (name, size, per_row) in
+        [("268800, 100 a row", 268_800, 100), ("100000, 100 a row", 100_000, 100)]
     {
         let a = random_matrix(size, per_row).unwrap();
         let options =
@@ -22,7 +23,7 @@ fn products(criterion: &mut Criterion) {
         let indices = vec![1i32; a.nnz()];
         group.bench_function("reading the matrix once", |bencher| {
             bencher.iter(|| {
-                let values: f32 = values.par_chunks(1 << 16).map(|part| sum(part)).sum();
+                let values: f32 = values.par_chunks(1 << 16).map(sum).sum();
                 let indices: i32 = indices
                     .par_chunks(1 << 16)
                     .map(|part| part.iter().fold(0, |sum: i32, &index| sum.wrapping_add(index)))

@@ -59,9 +59,7 @@ mod tensor;
 pub mod nn;
 pub mod optim;
 
-pub use device::{
-    ConvGeometry, ConvPass, CpuOptions, DEFAULT_WORKSPACE_CAP, Device, Ranking,
-};
+pub use device::{ConvGeometry, ConvPass, CpuOptions, DEFAULT_WORKSPACE_CAP, Device, Ranking};
 pub use dtype::{DType, Element, Float, Real};
 pub use error::{Error, Result};
 pub use half::{bf16, f16};

@@ -61,7 +61,7 @@ impl Shape {
 
     /// Row-major strides in elements.
     pub(crate) fn strides(&self) -> SmallVec<[usize; 4]> {
-        let mut strides = SmallVec::from_elem(1, self.rank());
+        let mut strides: SmallVec<[usize; 4]> = SmallVec::from_elem(1, self.rank());
         for axis in (1..self.rank()).rev() {
             // An empty tensor may have extents whose product overflows; nobody walks its strides.
             strides[axis - 1] = strides[axis].saturating_mul(self.0[axis].max(1));

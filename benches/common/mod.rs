@@ -75,10 +75,8 @@ pub const SHAPES: [ConvShape; 6] = [
 ];
 
 /// One channel a group: bound by memory.
-pub const DEPTHWISE: ConvShape = ConvShape {
-    groups: 576,
-    ..ConvShape::new("depthwise 25x576x64 k7", 25, [576, 576], 64, 7)
-};
+pub const DEPTHWISE: ConvShape =
+    ConvShape { groups: 576, ..ConvShape::new("depthwise 25x576x64 k7", 25, [576, 576], 64, 7) };
 
 /// A square matrix with `per_row` entries in each row at pseudo-random columns.
 pub fn random_matrix(size: usize, per_row: usize) -> capgrad::Result<SparseMatrix> {

@@ -2,7 +2,7 @@
 //! limit leaves where the workspace fits the cap but not the limit.
 
 use super::candidate::Candidate;
-use super::planner::{Plan, PlanKey, weigh};
+use super::planner::{Plan, PlanKey, Stopwatch, weigh};
 use crate::device::{Device, Query, Ranking};
 use crate::error::{Error, Result};
 use crate::memory::Purpose;
@@ -87,7 +87,7 @@ fn plan(
     op: &'static str,
     query: Query,
     cap: Option<u64>,
-    measure: Option<&mut dyn FnMut(&Candidate) -> Result<f64>>,
+    measure: Option<Stopwatch<'_>>,
 ) -> Result<Arc<Plan>> {
     let key =
         PlanKey { query, cap, ranking: device.ranking(), deterministic: device.deterministic() };
@@ -106,7 +106,7 @@ fn plan(
         }
     });
     let previewed = key.ranking == Ranking::Measured && timed.is_none();
-    let measure = timed.as_mut().map(|timed| timed as &mut dyn FnMut(&Candidate) -> Result<f64>);
+    let measure = timed.as_mut().map(|timed| timed as Stopwatch<'_>);
     let plan = weigh(op, &key, device.name(), query.to_string(), candidates, measure)?;
     if keep && !previewed { Ok(device.planner().keep(key, plan)) } else { Ok(Arc::new(plan)) }
 }

@@ -135,6 +135,9 @@ impl Planner {
     }
 }
 
+/// Runs a candidate and says how many seconds it took.
+pub(crate) type Stopwatch<'a> = &'a mut dyn FnMut(&Candidate) -> Result<f64>;
+
 /// Weighs candidates: filter by cap and determinism, time each if `measure` is given, rank.
 pub(crate) fn weigh(
     op: &'static str,
@@ -142,7 +145,7 @@ pub(crate) fn weigh(
     device: &str,
     operation: String,
     candidates: Vec<Candidate>,
-    mut measure: Option<&mut dyn FnMut(&Candidate) -> Result<f64>>,
+    mut measure: Option<Stopwatch<'_>>,
 ) -> Result<Plan> {
     let smallest = candidates.iter().map(|candidate| candidate.workspace).min().unwrap_or(0);
     let mut last_failure = None;

@@ -167,11 +167,12 @@ pub fn from_csc<'v, T: Float, O: Index, I: Index>(
     Ok(sort::build(rows, &lines, &values[..nnz], with_entry_map))
 }
 
-/// Checks that arrays are canonical CSR, for a view that kernels may trust.
+/// Checks that arrays are canonical CSR: what the kernels trust, held by tests.
 ///
 /// # Errors
 /// As [`from_csr`]; [`BuildError::NotCanonical`] where columns do not strictly increase in a row,
 /// [`BuildError::LengthMismatch`] where arrays go on beyond the last offset.
+#[cfg(test)]
 pub fn check_canonical<O: Index>(
     rows: usize,
     cols: usize,

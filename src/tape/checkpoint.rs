@@ -62,8 +62,10 @@ pub fn checkpoint(
     Ok(Var::new(output, Some(node), owner.tape().clone()))
 }
 
+type Segment = dyn Fn(&[Var]) -> Result<Var> + Send;
+
 struct Checkpoint {
-    segment: Box<dyn Fn(&[Var]) -> Result<Var> + Send>,
+    segment: Box<Segment>,
     inputs: Vec<Saved>,
     tape: Weak<TapeInner>,
     first_draw: u64,

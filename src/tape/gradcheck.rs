@@ -102,13 +102,15 @@ pub fn gradcheck(
             let numeric = (4.0 * fine - coarse) / 3.0;
             let error = (analytic - numeric).abs();
             let relative = error / analytic.abs().max(numeric.abs());
-            // Not `error > absolute`: NaN must not pass.
-            if !(error <= options.absolute) {
-                if !(relative <= options.relative) {
-                    return Err(Error::GradientMismatch { input: i, element, analytic, numeric });
-                }
-                largest = largest.max(relative);
+            // Comparisons that hold, so that NaN does not pass.
+            if error <= options.absolute {
+                continue;
             }
+            if relative <= options.relative {
+                largest = largest.max(relative);
+                continue;
+            }
+            return Err(Error::GradientMismatch { input: i, element, analytic, numeric });
         }
     }
     Ok(largest)

@@ -44,7 +44,10 @@ fn conv_passes(shape: &ConvShape, [x, w, dy]: &[Tensor; 3]) -> [f64; 3] {
 }
 
 fn convolutions(device: &Device) {
-    println!("{:<32} {:>10} {:>10} {:>8}   ratio of each pass", "convolution", "GFLOP/s", "product", "ratio");
+    println!(
+        "{:<32} {:>10} {:>10} {:>8}   ratio of each pass",
+        "convolution", "GFLOP/s", "product", "ratio"
+    );
     for shape in &SHAPES {
         let data = shape.data(device).unwrap();
         let mut products: Vec<Product> = shape.products().into_iter().map(Product::new).collect();

@@ -94,8 +94,7 @@ fn blocks<T: Float, const N: usize>(
     f: &BlockLoop<'_, T::Sum, N>,
 ) {
     let data = operands.map(host::read::<T>);
-    let sources: [_; N] =
-        std::array::from_fn(|i| Source::new(operands[i], &data[i], out.shape()));
+    let sources: [_; N] = std::array::from_fn(|i| Source::new(operands[i], &data[i], out.shape()));
     let mut out = host::write::<T>(out);
     cpu.each(out.len(), GRAIN, &mut *out, |range, out| {
         let mut readers = sources.each_ref().map(|source| source.reader::<T::Sum>());

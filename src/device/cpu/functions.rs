@@ -8,7 +8,7 @@ use super::elementwise::{map1, map2, map3};
 use super::host;
 use super::parallel::GRAIN;
 use crate::device::spec::{Binary, Side, Unary};
-use crate::dtype::{Element, Float, Real};
+use crate::dtype::{Float, Real};
 use crate::tensor::Tensor;
 use num_traits::Float as _;
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};

@@ -32,8 +32,7 @@ unsafe impl Sync for Block {}
 
 impl Block {
     fn new(bytes: usize) -> Result<Block> {
-        let refused =
-            || Error::OutOfMemory { device: "cpu".into(), requested: bytes as u64 };
+        let refused = || Error::OutOfMemory { device: "cpu".into(), requested: bytes as u64 };
         let layout = Layout::from_size_align(bytes, ALIGN).map_err(|_| refused())?;
         if bytes == 0 {
             return Ok(Block { start: NonNull::<Aligned>::dangling().cast(), bytes, align: ALIGN });

@@ -89,6 +89,7 @@ pub enum BuildError {
         /// Its length.
         got: usize,
     },
+    #[cfg(test)]
     /// A row whose columns do not strictly increase, where canonical CSR was promised.
     #[error("entry {entry}: column {col} does not follow the one before it in its row")]
     NotCanonical {

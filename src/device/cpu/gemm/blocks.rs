@@ -18,13 +18,6 @@ pub(crate) struct Shape {
     pub(crate) k: usize,
 }
 
-impl Shape {
-    /// Floating-point operations.
-    pub(crate) fn flops(&self) -> f64 {
-        2.0 * self.batch as f64 * self.m as f64 * self.n as f64 * self.k as f64
-    }
-}
-
 /// How a product is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blocks {

@@ -13,7 +13,7 @@ pub(crate) mod tests;
 pub(crate) use blocks::{BANDWIDTH, Blocks, Cost, Shape};
 pub(crate) use engine::Job;
 pub(crate) use kernel::Isa;
-pub(crate) use sink::{BiasAxis, Layout, Output, Sink};
+pub(crate) use sink::{BiasAxis, Layout, Output};
 pub(crate) use source::{Matrix, Source, clear_tail, narrow_row, widen_row, widened};
 
 use crate::device::spec::GemmSpec;

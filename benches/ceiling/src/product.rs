@@ -13,7 +13,7 @@ pub struct Product {
 impl Product {
     pub fn new([rows, columns, depth]: [usize; 3]) -> Product {
         let random = |rows, columns, seed: usize| {
-            Mat::from_fn(rows, columns, |i, j| {
+            Mat::from_fn(rows, columns, |i: usize, j: usize| {
                 let hash = (i * 7919 + j * 104_729 + seed).wrapping_mul(2_654_435_761) >> 7;
                 (hash % 2048) as f32 / 1024.0 - 1.0
             })

@@ -10,10 +10,13 @@ use rayon::prelude::*;
 
 fn products(criterion: &mut Criterion) {
     let device = Device::cpu();
-    for (name, size, per_row) in
-        [("268800, 100 a row", 268_800, 100), ("100000, 100 a row", 100_000, 100)]
-    {
-        let a = random_matrix(size, per_row).unwrap();
+    let matrices = [
+        ("268800, 100 a row anywhere", 268_800, 268_800),
+        ("268800, 100 a row near the diagonal", 268_800, 1_000),
+        ("100000, 100 a row anywhere", 100_000, 100_000),
+    ];
+    for (name, size, reach) in matrices {
+        let a = random_matrix(size, 100, reach).unwrap();
         let options =
             SparseOptions { stored_transpose: StoredTranspose::Always, ..Default::default() };
         let twice = a.to_with(&device, options).unwrap();

@@ -78,8 +78,9 @@ pub const SHAPES: [ConvShape; 6] = [
 pub const DEPTHWISE: ConvShape =
     ConvShape { groups: 576, ..ConvShape::new("depthwise 25x576x64 k7", 25, [576, 576], 64, 7) };
 
-/// A square matrix with `per_row` entries in each row at pseudo-random columns.
-pub fn random_matrix(size: usize, per_row: usize) -> capgrad::Result<SparseMatrix> {
+/// A square matrix with `per_row` entries in each row, at pseudo-random columns within `reach` of the
+/// diagonal (anywhere, if that is at least its size).
+pub fn random_matrix(size: usize, per_row: usize, reach: usize) -> capgrad::Result<SparseMatrix> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut next = move || {
         state ^= state << 13;
@@ -89,11 +90,13 @@ pub fn random_matrix(size: usize, per_row: usize) -> capgrad::Result<SparseMatri
     };
     let mut col_indices = Vec::with_capacity(size * per_row);
     let mut values = Vec::with_capacity(size * per_row);
-    for _ in 0..size {
+    for row in 0..size {
+        let first = row.saturating_sub(reach).min(size.saturating_sub(2 * reach));
+        let columns = (2 * reach).min(size);
         for part in 0..per_row {
             // One entry in each of as many equal parts, so that columns ascend.
-            let (from, to) = (part * size / per_row, (part + 1) * size / per_row);
-            col_indices.push((from + next() as usize % (to - from)) as i32);
+            let (from, to) = (part * columns / per_row, (part + 1) * columns / per_row);
+            col_indices.push((first + from + next() as usize % (to - from)) as i32);
             values.push(next() as f32 / (1u64 << 31) as f32 - 0.5);
         }
     }

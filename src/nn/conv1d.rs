@@ -1,9 +1,9 @@
 //! The convolutional layer.
 
-use super::{name, uniform};
+use super::weights::{Weights, WeightsSpec, check_channels, convolution_builder_methods};
 use crate::device::{ConvPass, Device, Query};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ops::{Conv1dOptions, Padding};
 use crate::plan::{Plan, preview};
 use crate::shape::Shape;
@@ -26,8 +26,7 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Conv1d {
-    weight: Parameter,
-    bias: Option<Parameter>,
+    weights: Weights,
     options: Conv1dOptions,
 }
 
@@ -64,8 +63,7 @@ impl Conv1d {
     /// # Errors
     /// As [`Var::conv1d`].
     pub fn forward(&self, x: &Var) -> Result<Var> {
-        let weight = x.with_parameter(&self.weight);
-        let bias = self.bias.as_ref().map(|bias| x.with_parameter(bias));
+        let (weight, bias) = self.weights.on_tape_of(x);
         x.conv1d(&weight, bias.as_ref(), &self.options)
     }
 
@@ -75,7 +73,7 @@ impl Conv1d {
     /// # Errors
     /// As [`Var::conv1d`].
     pub fn plan(&self, input: impl Into<Shape>) -> Result<Vec<Arc<Plan>>> {
-        let weight = self.weight.tensor();
+        let weight = self.weights.weight.tensor();
         let geometry = self.options.geometry(&input.into(), weight.shape())?;
         ConvPass::ALL
             .into_iter()
@@ -88,12 +86,12 @@ impl Conv1d {
 
     /// `[C_out, C_in/groups, K]`.
     pub fn weight(&self) -> &Parameter {
-        &self.weight
+        &self.weights.weight
     }
 
     /// `[C_out]`, if there is one.
     pub fn bias(&self) -> Option<&Parameter> {
-        self.bias.as_ref()
+        self.weights.bias.as_ref()
     }
 
     /// How it slides.
@@ -103,28 +101,12 @@ impl Conv1d {
 
     /// Weight and bias.
     pub fn parameters(&self) -> Vec<Parameter> {
-        [Some(self.weight.clone()), self.bias.clone()].into_iter().flatten().collect()
+        self.weights.list()
     }
 }
 
 impl Conv1dBuilder {
-    /// Step of the window.
-    pub fn stride(mut self, stride: usize) -> Self {
-        self.options.stride = stride;
-        self
-    }
-
-    /// Distance between taps.
-    pub fn dilation(mut self, dilation: usize) -> Self {
-        self.options.dilation = dilation;
-        self
-    }
-
-    /// Independent groups of channels.
-    pub fn groups(mut self, groups: usize) -> Self {
-        self.options.groups = groups;
-        self
-    }
+    convolution_builder_methods!();
 
     /// Zeros around the input.
     pub fn padding(mut self, padding: Padding) -> Self {
@@ -132,63 +114,23 @@ impl Conv1dBuilder {
         self
     }
 
-    /// Workspace cap in bytes for this layer, forward and backward, over the device's.
-    pub fn workspace_cap(mut self, bytes: u64) -> Self {
-        self.options.workspace_cap = Some(bytes);
-        self
-    }
-
-    /// Whether there is a bias.
-    pub fn bias(mut self, bias: bool) -> Self {
-        self.bias = bias;
-        self
-    }
-
-    /// The parameters' dtype.
-    pub fn dtype(mut self, dtype: DType) -> Self {
-        self.dtype = dtype;
-        self
-    }
-
-    /// Parameters are named `name.weight` and `name.bias`.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
-
     /// The layer, with parameters drawn from the device's seed.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes of 0 and groups that do not divide; [`Error::DType`] for
-    /// integers; [`Error::MemoryLimit`].
+    /// [`Error::Argument`](crate::Error::Argument) for sizes of 0 and groups that do not divide; [`Error::DType`](crate::Error::DType) for
+    /// integers; [`Error::MemoryLimit`](crate::Error::MemoryLimit).
     pub fn build(self, device: &Device) -> Result<Conv1d> {
-        let groups = self.options.groups;
-        let sizes = [
-            ("in_channels", self.in_channels),
-            ("out_channels", self.out_channels),
-            ("kernel", self.kernel),
-            ("groups", groups),
-        ];
-        for (argument, value) in sizes {
-            if value == 0 {
-                return Err(Error::argument("conv1d", argument, value, "must be at least 1"));
-            }
-        }
-        for (argument, value) in &sizes[..2] {
-            if value % groups != 0 {
-                let reason = format!("must be a multiple of the {groups} groups");
-                return Err(Error::argument("conv1d", argument, value, reason));
-            }
-        }
+        let (groups, out_channels) = (self.options.groups, self.out_channels);
+        check_channels("conv1d", self.in_channels, out_channels, self.kernel, groups)?;
         let per_group = self.in_channels / groups;
-        let shape = [self.out_channels, per_group, self.kernel];
-        let fan_in = per_group.saturating_mul(self.kernel);
-        let parameter = |part, shape: Shape| {
-            uniform("conv1d", name(&self.name, part), shape, fan_in, self.dtype, device)
+        let spec = WeightsSpec {
+            op: "conv1d",
+            prefix: &self.name,
+            shape: [out_channels, per_group, self.kernel].into(),
+            fan_in: per_group.saturating_mul(self.kernel),
+            bias: self.bias.then_some(out_channels),
+            dtype: self.dtype,
         };
-        let weight = parameter("weight", shape.into())?;
-        let bias =
-            if self.bias { Some(parameter("bias", [self.out_channels].into())?) } else { None };
-        Ok(Conv1d { weight, bias, options: self.options })
+        Ok(Conv1d { weights: spec.build(device)?, options: self.options })
     }
 }

@@ -1,11 +1,10 @@
 //! The transposed convolutional layer.
 
-use super::{name, uniform};
+use super::weights::{Weights, WeightsSpec, check_channels, convolution_builder_methods};
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ops::ConvTranspose1dOptions;
-use crate::shape::Shape;
 use crate::tape::{Parameter, Var};
 
 /// A transposed 1-d convolution with its parameters: `weight [C_in, C_out/groups, K]` and
@@ -22,8 +21,7 @@ use crate::tape::{Parameter, Var};
 /// ```
 #[derive(Clone, Debug)]
 pub struct ConvTranspose1d {
-    weight: Parameter,
-    bias: Option<Parameter>,
+    weights: Weights,
     options: ConvTranspose1dOptions,
 }
 
@@ -64,45 +62,28 @@ impl ConvTranspose1d {
     /// # Errors
     /// As [`Var::conv_transpose1d`].
     pub fn forward(&self, x: &Var) -> Result<Var> {
-        let weight = x.with_parameter(&self.weight);
-        let bias = self.bias.as_ref().map(|bias| x.with_parameter(bias));
+        let (weight, bias) = self.weights.on_tape_of(x);
         x.conv_transpose1d(&weight, bias.as_ref(), &self.options)
     }
 
     /// `[C_in, C_out/groups, K]`.
     pub fn weight(&self) -> &Parameter {
-        &self.weight
+        &self.weights.weight
     }
 
     /// `[C_out]`, if there is one.
     pub fn bias(&self) -> Option<&Parameter> {
-        self.bias.as_ref()
+        self.weights.bias.as_ref()
     }
 
     /// Weight and bias.
     pub fn parameters(&self) -> Vec<Parameter> {
-        [Some(self.weight.clone()), self.bias.clone()].into_iter().flatten().collect()
+        self.weights.list()
     }
 }
 
 impl ConvTranspose1dBuilder {
-    /// Distance between the places of neighbouring inputs in the output.
-    pub fn stride(mut self, stride: usize) -> Self {
-        self.options.stride = stride;
-        self
-    }
-
-    /// Distance between taps.
-    pub fn dilation(mut self, dilation: usize) -> Self {
-        self.options.dilation = dilation;
-        self
-    }
-
-    /// Independent groups of channels.
-    pub fn groups(mut self, groups: usize) -> Self {
-        self.options.groups = groups;
-        self
-    }
+    convolution_builder_methods!();
 
     /// Elements cut off at both ends of the output.
     pub fn padding(mut self, padding: usize) -> Self {
@@ -116,64 +97,25 @@ impl ConvTranspose1dBuilder {
         self
     }
 
-    /// Workspace cap in bytes for this layer, forward and backward, over the device's.
-    pub fn workspace_cap(mut self, bytes: u64) -> Self {
-        self.options.workspace_cap = Some(bytes);
-        self
-    }
-
-    /// Whether there is a bias.
-    pub fn bias(mut self, bias: bool) -> Self {
-        self.bias = bias;
-        self
-    }
-
-    /// The parameters' dtype.
-    pub fn dtype(mut self, dtype: DType) -> Self {
-        self.dtype = dtype;
-        self
-    }
-
-    /// Parameters are named `name.weight` and `name.bias`.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
-
     /// The layer, with parameters drawn from the device's seed.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes of 0 and groups that do not divide; [`Error::DType`] for
-    /// integers; [`Error::MemoryLimit`].
+    /// [`Error::Argument`](crate::Error::Argument) for sizes of 0 and groups that do not divide; [`Error::DType`](crate::Error::DType) for
+    /// integers; [`Error::MemoryLimit`](crate::Error::MemoryLimit).
     pub fn build(self, device: &Device) -> Result<ConvTranspose1d> {
         const OP: &str = "conv_transpose1d";
-        let groups = self.options.groups;
-        let sizes = [
-            ("in_channels", self.in_channels),
-            ("out_channels", self.out_channels),
-            ("kernel", self.kernel),
-            ("groups", groups),
-        ];
-        for (argument, value) in sizes {
-            if value == 0 {
-                return Err(Error::argument(OP, argument, value, "must be at least 1"));
-            }
-        }
-        for (argument, value) in &sizes[..2] {
-            if value % groups != 0 {
-                let reason = format!("must be a multiple of the {groups} groups");
-                return Err(Error::argument(OP, argument, value, reason));
-            }
-        }
+        let (groups, in_channels) = (self.options.groups, self.in_channels);
+        check_channels(OP, in_channels, self.out_channels, self.kernel, groups)?;
         let per_group = self.out_channels / groups;
-        // PyTorch's convention for this layer: the weight's extents after the first.
-        let fan_in = per_group.saturating_mul(self.kernel);
-        let parameter = |part, shape: Shape| {
-            uniform(OP, name(&self.name, part), shape, fan_in, self.dtype, device)
+        let spec = WeightsSpec {
+            op: OP,
+            prefix: &self.name,
+            shape: [in_channels, per_group, self.kernel].into(),
+            // PyTorch's convention for this layer: the weight's extents after the first.
+            fan_in: per_group.saturating_mul(self.kernel),
+            bias: self.bias.then_some(self.out_channels),
+            dtype: self.dtype,
         };
-        let weight = parameter("weight", [self.in_channels, per_group, self.kernel].into())?;
-        let bias =
-            if self.bias { Some(parameter("bias", [self.out_channels].into())?) } else { None };
-        Ok(ConvTranspose1d { weight, bias, options: self.options })
+        Ok(ConvTranspose1d { weights: spec.build(device)?, options: self.options })
     }
 }

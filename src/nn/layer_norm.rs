@@ -1,9 +1,9 @@
 //! Layer normalisation with a trained scale and shift.
 
-use super::name;
+use super::weights::{check_sizes, named};
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tape::{Parameter, Var};
 use crate::tensor::Tensor;
 
@@ -31,17 +31,15 @@ impl LayerNorm {
     /// A layer for `features` features, with parameters `name.weight` and `name.bias`.
     ///
     /// # Errors
-    /// [`Error::Argument`] for 0 features; [`Error::DType`] for integers; [`Error::MemoryLimit`].
+    /// [`Error::Argument`](crate::Error::Argument) for 0 features; [`Error::DType`](crate::Error::DType) for integers; [`Error::MemoryLimit`](crate::Error::MemoryLimit).
     pub fn new(prefix: &str, features: usize, dtype: DType, device: &Device) -> Result<LayerNorm> {
-        if features == 0 {
-            return Err(Error::argument("layer_norm", "features", 0, "must be at least 1"));
-        }
+        check_sizes("layer_norm", &[("features", features)])?;
         Ok(LayerNorm {
             weight: Parameter::new(
-                name(prefix, "weight"),
+                named(prefix, "weight"),
                 Tensor::ones([features], dtype, device)?,
             )?,
-            bias: Parameter::new(name(prefix, "bias"), Tensor::zeros([features], dtype, device)?)?,
+            bias: Parameter::new(named(prefix, "bias"), Tensor::zeros([features], dtype, device)?)?,
             epsilon: 1e-5,
         })
     }

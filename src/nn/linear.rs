@@ -1,9 +1,9 @@
 //! The linear layer.
 
-use super::{name, uniform};
+use super::weights::{Weights, WeightsSpec, check_sizes};
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tape::{Parameter, Var};
 
 /// `x·weightᵀ + bias`, with `weight [out, in]` and `bias [out]`.
@@ -19,8 +19,7 @@ use crate::tape::{Parameter, Var};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Linear {
-    weight: Parameter,
-    bias: Option<Parameter>,
+    weights: Weights,
 }
 
 impl Linear {
@@ -28,7 +27,7 @@ impl Linear {
     /// drawn from the device's seed.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes of 0; [`Error::DType`] for integers; [`Error::MemoryLimit`].
+    /// [`Error::Argument`](crate::Error::Argument) for sizes of 0; [`Error::DType`](crate::Error::DType) for integers; [`Error::MemoryLimit`](crate::Error::MemoryLimit).
     pub fn new(
         prefix: &str,
         inputs: usize,
@@ -37,19 +36,16 @@ impl Linear {
         dtype: DType,
         device: &Device,
     ) -> Result<Linear> {
-        for (argument, value) in [("inputs", inputs), ("outputs", outputs)] {
-            if value == 0 {
-                return Err(Error::argument("linear", argument, value, "must be at least 1"));
-            }
-        }
-        let shape = [outputs, inputs];
-        let weight = uniform("linear", name(prefix, "weight"), shape, inputs, dtype, device)?;
-        let bias = if bias {
-            Some(uniform("linear", name(prefix, "bias"), [outputs], inputs, dtype, device)?)
-        } else {
-            None
+        check_sizes("linear", &[("inputs", inputs), ("outputs", outputs)])?;
+        let spec = WeightsSpec {
+            op: "linear",
+            prefix,
+            shape: [outputs, inputs].into(),
+            fan_in: inputs,
+            bias: bias.then_some(outputs),
+            dtype,
         };
-        Ok(Linear { weight, bias })
+        Ok(Linear { weights: spec.build(device)? })
     }
 
     /// Applies the layer to `x [.., in]`.
@@ -57,23 +53,22 @@ impl Linear {
     /// # Errors
     /// As [`Var::linear`].
     pub fn forward(&self, x: &Var) -> Result<Var> {
-        let weight = x.with_parameter(&self.weight);
-        let bias = self.bias.as_ref().map(|bias| x.with_parameter(bias));
+        let (weight, bias) = self.weights.on_tape_of(x);
         x.linear(&weight, bias.as_ref())
     }
 
     /// `[out, in]`.
     pub fn weight(&self) -> &Parameter {
-        &self.weight
+        &self.weights.weight
     }
 
     /// `[out]`, if there is one.
     pub fn bias(&self) -> Option<&Parameter> {
-        self.bias.as_ref()
+        self.weights.bias.as_ref()
     }
 
     /// Weight and bias.
     pub fn parameters(&self) -> Vec<Parameter> {
-        [Some(self.weight.clone()), self.bias.clone()].into_iter().flatten().collect()
+        self.weights.list()
     }
 }

@@ -1,7 +1,7 @@
 //! The matrix as callers hold it: compressed rows on one device, a free transposed view, and a
 //! stored transpose where one was asked for.
 
-use super::build::{self, Built, CsrArrays, EntryMap, Index, Offsets};
+use super::assemble::{self, Built, CsrArrays, EntryMap, Index, Offsets};
 use crate::device::spec::{DenseLayout, SparseProduct, SparseSpec};
 use crate::device::{Device, Query};
 use crate::dtype::{DType, Float};
@@ -164,7 +164,7 @@ impl SparseMatrix {
         col_indices: &[J],
         values: impl Into<Cow<'v, [T]>>,
     ) -> Result<SparseMatrix> {
-        let built = build::from_coo(rows, cols, row_indices, col_indices, values, false)?;
+        let built = assemble::from_coo(rows, cols, row_indices, col_indices, values, false)?;
         SparseMatrix::built(rows, cols, built)
     }
 
@@ -181,7 +181,7 @@ impl SparseMatrix {
         col_indices: &[J],
         values: impl Into<Cow<'v, [T]>>,
     ) -> Result<(SparseMatrix, EntryMap)> {
-        let mut built = build::from_coo(rows, cols, row_indices, col_indices, values, true)?;
+        let mut built = assemble::from_coo(rows, cols, row_indices, col_indices, values, true)?;
         let map = built.entry_map.take().unwrap_or(EntryMap::Identity);
         Ok((SparseMatrix::built(rows, cols, built)?, map))
     }
@@ -199,7 +199,7 @@ impl SparseMatrix {
         col_indices: &[J],
         values: impl Into<Cow<'v, [T]>>,
     ) -> Result<SparseMatrix> {
-        let built = build::from_csr(rows, cols, row_offsets, col_indices, values, false)?;
+        let built = assemble::from_csr(rows, cols, row_offsets, col_indices, values, false)?;
         SparseMatrix::built(rows, cols, built)
     }
 
@@ -216,7 +216,7 @@ impl SparseMatrix {
         values: Vec<T>,
     ) -> Result<SparseMatrix> {
         let offsets = row_offsets.into();
-        let built = build::from_csr_owned(rows, cols, offsets, col_indices, values, false)?;
+        let built = assemble::from_csr_owned(rows, cols, offsets, col_indices, values, false)?;
         SparseMatrix::built(rows, cols, built)
     }
 
@@ -231,7 +231,7 @@ impl SparseMatrix {
         row_indices: &[I],
         values: impl Into<Cow<'v, [T]>>,
     ) -> Result<SparseMatrix> {
-        let built = build::from_csc(rows, cols, col_offsets, row_indices, values, false)?;
+        let built = assemble::from_csc(rows, cols, col_offsets, row_indices, values, false)?;
         SparseMatrix::built(rows, cols, built)
     }
 
@@ -246,7 +246,7 @@ impl SparseMatrix {
         require_float("from_dense", dense.dtype())?;
         let device = dense.device();
         let csr = by_dtype!(dense.dtype(), T => {
-            Csr::from_arrays(build::from_dense(rows, cols, &dense.to_vec::<T>()?)?, device)?
+            Csr::from_arrays(assemble::from_dense(rows, cols, &dense.to_vec::<T>()?)?, device)?
         });
         Ok(SparseMatrix::new(rows, cols, csr))
     }
@@ -259,7 +259,7 @@ impl SparseMatrix {
         let (rows, cols) = (self.shared.rows, self.shared.cols);
         crate::Shape::from([rows, cols]).bytes(self.dtype(), "to_dense")?;
         let dense = by_dtype!(self.dtype(), T => {
-            let dense = build::to_dense(cols, &self.shared.csr.to_arrays::<T>()?);
+            let dense = assemble::to_dense(cols, &self.shared.csr.to_arrays::<T>()?);
             Tensor::from_vec(dense, [rows, cols], self.device())?
         });
         if self.transposed {
@@ -296,7 +296,7 @@ impl SparseMatrix {
             (Some(transpose), true) => Some(transpose.on(device)?),
             (None, true) => Some(by_dtype!(self.dtype(), T => {
                 let arrays = shared.csr.to_arrays::<T>()?;
-                Csr::from_arrays(build::transpose_csr(shared.cols, &arrays, false).csr, device)?
+                Csr::from_arrays(assemble::transpose_csr(shared.cols, &arrays, false).csr, device)?
             })),
         };
         let (changes, symmetric) = (csr.values.changes(), self.is_symmetric());
@@ -338,7 +338,7 @@ impl SparseMatrix {
         let equal = shared.rows == shared.cols
             && by_dtype!(self.dtype(), T => {
                 let arrays = shared.csr.to_arrays::<T>()?;
-                build::transpose_csr(shared.cols, &arrays, false).csr == arrays
+                assemble::transpose_csr(shared.cols, &arrays, false).csr == arrays
             });
         if !equal {
             let value = format!("{}×{} matrix", self.rows(), self.cols());

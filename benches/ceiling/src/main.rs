@@ -120,31 +120,39 @@ fn depthwise(device: &Device) {
 
 fn sparse(device: &Device) {
     let size = 268_800;
-    let a = random_matrix(size, 100).unwrap();
-    let transposed = a.transpose();
-    let x = Var::from(Tensor::randn([1, size], DType::F32, device).unwrap());
-    let values = a.values().to_vec::<f32>().unwrap();
-    let indices: Vec<i32> = (0..a.nnz() as i32).collect();
-    let (mut forward, mut backward, mut reads) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..3 * ROUNDS {
-        forward.push(seconds(|| drop(a.apply(&x).unwrap())));
-        backward.push(seconds(|| drop(transposed.apply(&x).unwrap())));
-        reads.push(seconds(|| {
-            let floats: f32 = values.par_chunks(1 << 18).map(float_lanes).sum();
-            let integers = indices.par_chunks(1 << 18).map(integer_lanes).max();
-            std::hint::black_box((floats, integers));
-        }));
-    }
-    let (forward, backward, read) = (median(forward), median(backward), median(reads));
-    println!("\n{:<32} {:>10} {:>10} {:>8}", "sparse 268800², 100 a row", "GB/s", "read", "ratio");
-    for (product, time) in [("A·x", forward), ("Aᵀ·g", backward)] {
-        let bandwidth = |time: f64| a.bytes() as f64 / time / 1e9;
-        println!(
-            "{product:<32} {:>10.2} {:>10.2} {:>8.3}",
-            bandwidth(time),
-            bandwidth(read),
-            read / time
-        );
+    println!("\n{:<44} {:>10} {:>10} {:>8}", "sparse 268800²", "GB/s", "read", "ratio");
+    for (name, per_row, reach) in [
+        ("100 a row near the diagonal", 100, 1_000),
+        ("100 a row anywhere", 100, size),
+        ("1100 a row anywhere", 1_100, size),
+    ] {
+        let a = random_matrix(size, per_row, reach).unwrap();
+        let transposed = a.transpose();
+        let x = Var::from(Tensor::randn([1, size], DType::F32, device).unwrap());
+        // As many bytes as the matrix has, read once.
+        let indices: Vec<i32> = (0..a.nnz() as i32).collect();
+        let values = vec![0.5f32; a.nnz()];
+        let (mut forward, mut backward, mut reads) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..2 * ROUNDS {
+            forward.push(seconds(|| drop(a.apply(&x).unwrap())));
+            backward.push(seconds(|| drop(transposed.apply(&x).unwrap())));
+            reads.push(seconds(|| {
+                let floats: f32 = values.par_chunks(1 << 18).map(float_lanes).sum();
+                let integers = indices.par_chunks(1 << 18).map(integer_lanes).max();
+                std::hint::black_box((floats, integers));
+            }));
+        }
+        let (forward, backward, read) = (median(forward), median(backward), median(reads));
+        for (product, time) in [("A·x", forward), ("Aᵀ·g", backward)] {
+            let bandwidth = |time: f64| a.bytes() as f64 / time / 1e9;
+            println!(
+                "{:<44} {:>10.2} {:>10.2} {:>8.3}",
+                format!("{name}, {product}"),
+                bandwidth(time),
+                bandwidth(read),
+                read / time
+            );
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::device::spec::DenseLayout;
 use crate::dtype::DType;
-use crate::sparse::build::{CsrArrays, Offsets, check_canonical, from_coo, transpose_csr};
+use crate::sparse::assemble::{CsrArrays, Offsets, check_canonical, from_coo, transpose_csr};
 use half::{bf16, f16};
 
 struct Lcg(u64);

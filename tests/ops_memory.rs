@@ -123,3 +123,31 @@ fn a_cut_along_the_first_axis_shares_storage() {
         assert!(x.narrow(1, 3, 2).unwrap().tensor().bytes() > 0 && device.live_bytes() == before);
     }
 }
+
+#[test]
+fn the_gradient_of_a_stretched_operand_takes_its_own_size_only() {
+    type Row = (&'static str, fn(&Var, &Var) -> Result<Var>);
+    let rows: [Row; 4] = [
+        ("mul", |x, s| x.mul(s)),
+        ("mul, stretched on the left", |x, s| s.mul(x)),
+        ("div", |x, s| x.div(s)),
+        ("div, stretched on the left", |x, s| s.div(x)),
+    ];
+    for device in devices() {
+        let x = Var::from(random(&device, 1, &[100, 1000], (0.5, 1.0)));
+        let dy = random(&device, 2, &[100, 1000], (-1.0, 1.0));
+        for shape in [[100, 1], [1, 1000], [1, 1]] {
+            for (what, f) in rows {
+                let tape = Tape::new();
+                let s = tape.variable(random(&device, 3, &shape, (0.5, 1.0))).unwrap();
+                let y = f(&x, &s).unwrap();
+                device.reset_peak();
+                let before = device.report().peak;
+                let grads = y.backward_with(dy.clone()).unwrap();
+                let bytes = grads.get(&s).unwrap().bytes() as u64;
+                let more = device.report().peak - before;
+                assert!(more <= bytes, "{what} {shape:?}: {more} bytes more, gradient {bytes}");
+            }
+        }
+    }
+}

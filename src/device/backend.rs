@@ -61,7 +61,9 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     fn unary_gradient(&self, f: Unary, saved: &Tensor, dy: &Tensor, out: &Tensor) -> Result<()>;
     /// `out = f(a, b)`, both broadcast to the shape of `out`. Either may be uniform.
     fn binary(&self, f: Binary, a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()>;
-    /// `out = dy · ∂f/∂side`, everything broadcast to the shape of `out`. `dy` may be uniform.
+    /// `out = dy · ∂f/∂side`, everything broadcast, and added up along the axes that `out` lacks or
+    /// has with extent 1: the gradient of an operand that was stretched. `dy` may be uniform. The
+    /// operand that the derivative does not depend on may be anything that broadcasts.
     fn binary_gradient(
         &self,
         f: Binary,

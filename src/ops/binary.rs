@@ -124,27 +124,13 @@ impl BinaryRule {
         }
     }
 
-    /// `Σ f(dy, partner)` over what operand `i` was stretched along.
-    fn by_partner(&self, i: usize, dy: Tensor, partner: Tensor) -> Result<Tensor> {
-        let (op, shape, device) = (self.op, &self.shapes[i], dy.device().clone());
-        if shape.elements() == 1 && !dy.is_uniform() {
-            // The sum is taken as the terms are made: nothing of the full shape is written.
-            let out = Tensor::result(op, shape, dy.dtype(), &device)?;
-            device.backend().binary_sum(self.f, 1.0, &dy, &partner, &out)?;
-            return Ok(out);
-        }
-        let full = Tensor::result(op, dy.shape(), dy.dtype(), &device)?;
-        device.backend().binary(self.f, &dy, &partner, &full)?;
-        drop((dy, partner));
-        sum_to(op, full, shape, 1.0)
-    }
-
-    fn divisor(&self, dy: Tensor, a: Tensor, b: Tensor) -> Result<Tensor> {
-        let (op, device) = (self.op, dy.device().clone());
-        let full = Tensor::result(op, dy.shape(), dy.dtype(), &device)?;
-        device.backend().binary_gradient(self.f, Side::Right, &a, &b, &dy, &full)?;
-        drop((dy, a, b));
-        sum_to(op, full, &self.shapes[1], 1.0)
+    /// `Σ dy·∂f/∂side` over what that operand was stretched along; the terms are added up as they
+    /// are made, and nothing of the full shape is written.
+    fn gradient(&self, side: Side, a: &Tensor, b: &Tensor, dy: &Tensor) -> Result<Tensor> {
+        let shape = &self.shapes[side as usize];
+        let out = Tensor::result(self.op, shape, dy.dtype(), dy.device())?;
+        dy.device().backend().binary_gradient(self.f, side, a, b, dy, &out)?;
+        Ok(out)
     }
 }
 
@@ -167,15 +153,22 @@ impl Rule for BinaryRule {
                 _ => divisor.take(),
             };
             let gradient = match partner {
-                Some(partner) => self.by_partner(0, dy, partner)?,
+                // Neither derivative depends on the left operand.
+                Some(partner) => self.gradient(Side::Left, &partner, &partner, &dy)?,
                 None => sum_to(self.op, dy, &self.shapes[0], 1.0)?,
             };
             cx.give(0, gradient)?;
         }
         if let Some(dy) = right {
             let gradient = match (self.f, divisor) {
-                (Binary::Mul, _) => self.operand(0, cx).and_then(|a| self.by_partner(1, dy, a))?,
-                (_, Some(b)) => self.operand(0, cx).and_then(|a| self.divisor(dy, a, b))?,
+                (Binary::Mul, _) => {
+                    let a = self.operand(0, cx)?;
+                    self.gradient(Side::Right, &a, &a, &dy)?
+                }
+                (_, Some(b)) => {
+                    let a = self.operand(0, cx)?;
+                    self.gradient(Side::Right, &a, &b, &dy)?
+                }
                 (Binary::Sub, _) => sum_to(self.op, dy, &self.shapes[1], -1.0)?,
                 _ => sum_to(self.op, dy, &self.shapes[1], 1.0)?,
             };

@@ -75,11 +75,14 @@ impl fmt::Display for Query {
                     SparseProduct::Sampled => ("sampled G·Xᵀ", spec.width),
                 };
                 let layout = match spec.layout {
-                    DenseLayout::Columns => "columns",
-                    DenseLayout::Rows => "rows",
+                    DenseLayout::Columns => "as columns",
+                    DenseLayout::Rows => "as rows",
                 };
                 let (rows, cols, nnz) = (spec.rows, spec.cols, spec.nnz);
-                write!(f, "sparse {what} {dtype}: {rows}×{cols}, nnz {nnz}, {size} {layout}")
+                write!(
+                    f,
+                    "sparse {what} {dtype}: {rows}×{cols}, nnz {nnz}, {size} vectors {layout}"
+                )
             }
         }
     }

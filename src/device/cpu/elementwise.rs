@@ -6,8 +6,10 @@ use super::block::{convert, modify, produce};
 use super::broadcast::Source;
 use super::host;
 use super::parallel::GRAIN;
+use super::reduce::{Terms, sum_terms};
 use crate::dtype::{Element, Float};
 use crate::tensor::Tensor;
+use smallvec::SmallVec;
 
 pub(super) fn fill<T: Element>(cpu: &Cpu, out: &Tensor, value: f64) {
     let value = T::from_f64(value);
@@ -87,14 +89,31 @@ pub(super) fn map3<T: Float>(
 /// A loop over one block of the result and of each operand.
 type BlockLoop<'a, S, const N: usize> = dyn Fn(&mut [S], [&[S]; N]) + Sync + 'a;
 
+/// Where the operands broadcast to more than `out` holds, what is made is added up along the axes
+/// that `out` lacks, and nothing of the full shape is written.
 fn blocks<T: Float, const N: usize>(
     cpu: &Cpu,
     operands: [&Tensor; N],
     out: &Tensor,
     f: &BlockLoop<'_, T::Sum, N>,
 ) {
+    let full = operands.iter().fold(out.shape().clone(), |full, operand| {
+        full.broadcast(operand.shape(), "elementwise").expect("checked by ops")
+    });
     let data = operands.map(host::read::<T>);
-    let sources: [_; N] = std::array::from_fn(|i| Source::new(operands[i], &data[i], out.shape()));
+    let sources: [_; N] = std::array::from_fn(|i| Source::new(operands[i], &data[i], &full));
+    if full.elements() != out.elements() {
+        let missing = full.rank() - out.shape().rank();
+        let reduced: SmallVec<[bool; 4]> = (0..full.rank())
+            .map(|axis| axis < missing || out.dims()[axis - missing] != full[axis])
+            .collect();
+        let make = |start: usize, terms: &mut [T::Sum]| {
+            let mut readers = sources.each_ref().map(|source| source.reader::<T::Sum>());
+            let length = terms.len();
+            f(terms, readers.each_mut().map(|reader| reader.block(start, length)));
+        };
+        return sum_terms::<T>(cpu, &Terms::Made(&make), full.dims(), &reduced, 1.0, out);
+    }
     let mut out = host::write::<T>(out);
     cpu.each(out.len(), GRAIN, &mut *out, |range, out| {
         let mut readers = sources.each_ref().map(|source| source.reader::<T::Sum>());

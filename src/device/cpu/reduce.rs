@@ -4,7 +4,7 @@
 //! only.
 
 use super::Cpu;
-use super::block::{BLOCK, block, sum as sum_slice, total, wide};
+use super::block::{BLOCK, block, total, wide};
 use super::broadcast::offset;
 use super::host;
 use super::parallel::{GRAIN, Rows, grain};
@@ -58,24 +58,56 @@ fn extent(axes: &Axes) -> usize {
     axes.iter().map(|axis| axis.0).product()
 }
 
+/// The numbers that are added up, in row-major order.
+pub(super) enum Terms<'a, T: Float> {
+    /// Those of a tensor.
+    Stored(&'a [T]),
+    /// Made a block at a time, from the position of the block's first.
+    Made(&'a (dyn Fn(usize, &mut [T::Sum]) + Sync)),
+}
+
+impl<T: Float> Terms<'_, T> {
+    /// At most a block of them.
+    fn block<'b>(&'b self, start: usize, length: usize, buffer: &'b mut [T::Sum]) -> &'b [T::Sum] {
+        match self {
+            Terms::Stored(x) => wide(&x[start..start + length], buffer),
+            Terms::Made(make) => {
+                make(start, &mut buffer[..length]);
+                &buffer[..length]
+            }
+        }
+    }
+}
+
 pub(super) fn sum<T: Float>(cpu: &Cpu, x: &Tensor, reduced: &[bool], scale: f64, out: &Tensor) {
-    let dims = x.dims();
-    let x = host::read::<T>(x);
+    let data = host::read::<T>(x);
+    sum_terms(cpu, &Terms::Stored(&data), x.dims(), reduced, scale, out);
+}
+
+/// `out = scale · Σ` of a tensor of these dimensions, which need not be stored.
+pub(super) fn sum_terms<T: Float>(
+    cpu: &Cpu,
+    x: &Terms<'_, T>,
+    dims: &[usize],
+    reduced: &[bool],
+    scale: f64,
+    out: &Tensor,
+) {
     let mut out = host::write::<T>(out);
-    if x.is_empty() {
+    if dims.contains(&0) {
         return out.fill(T::default());
     }
     let layout = Layout::new(dims, reduced);
     if layout.columns <= 8 {
-        columns::<T, 8>(cpu, &x, &layout, scale, &mut out);
+        columns::<T, 8>(cpu, x, &layout, scale, &mut out);
     } else {
-        columns::<T, 256>(cpu, &x, &layout, scale, &mut out);
+        columns::<T, 256>(cpu, x, &layout, scale, &mut out);
     }
 }
 
 fn columns<T: Float, const W: usize>(
     cpu: &Cpu,
-    x: &[T],
+    x: &Terms<'_, T>,
     layout: &Layout,
     scale: f64,
     out: &mut [T],
@@ -84,10 +116,10 @@ fn columns<T: Float, const W: usize>(
     let width = layout.columns;
     cpu.each(extent(&layout.kept), grain(width * terms), Rows(out, width), |range, rows| {
         for (row, out) in range.zip(rows.0.chunks_mut(width)) {
-            let x = &x[offset(&layout.kept, row)..];
+            let first = offset(&layout.kept, row);
             cpu.each(width, W * grain(W * terms), out, |range, out| {
                 for (start, out) in range.step_by(W).zip(out.chunks_mut(W)) {
-                    let sums = sums::<T, W>(cpu, x, layout, start..start + out.len());
+                    let sums = sums::<T, W>(cpu, x, first, layout, start..start + out.len());
                     for (o, sum) in out.iter_mut().zip(sums) {
                         *o = T::from_f64(scale * sum);
                     }
@@ -97,10 +129,11 @@ fn columns<T: Float, const W: usize>(
     });
 }
 
-/// The sums of a block of columns.
+/// The sums of a block of columns of the kept row that begins at `first`.
 fn sums<T: Float, const W: usize>(
     cpu: &Cpu,
-    x: &[T],
+    x: &Terms<'_, T>,
+    first: usize,
     layout: &Layout,
     columns: Range<usize>,
 ) -> [f64; W] {
@@ -109,23 +142,28 @@ fn sums<T: Float, const W: usize>(
         let mut sums = [0.0; W];
         let mut buffer = block::<T::Sum>();
         for item in items {
-            let piece = item % pieces * GRAIN;
-            let x = &x[offset(&layout.reduced, item / pieces) + columns.start * run..][..n * run];
+            let from = item % pieces * GRAIN;
+            let at = first + offset(&layout.reduced, item / pieces) + columns.start * run;
             if run == 1 {
-                for (sum, &x) in sums.iter_mut().zip(wide(x, &mut buffer)) {
+                for (sum, &x) in sums.iter_mut().zip(x.block(at, n, &mut buffer)) {
                     *sum += Element::to_f64(x);
                 }
             } else if run <= BLOCK {
                 let together = BLOCK / run;
-                for (sums, x) in sums.chunks_mut(together).zip(x.chunks(together * run)) {
-                    let x = wide(x, &mut buffer);
-                    for (sum, x) in sums.iter_mut().zip(x.chunks_exact(run)) {
+                for start in (0..n).step_by(together) {
+                    let count = together.min(n - start);
+                    let x = x.block(at + start * run, count * run, &mut buffer);
+                    for (sum, x) in sums[start..].iter_mut().zip(x.chunks_exact(run)) {
                         *sum += total(x);
                     }
                 }
             } else {
-                for (sum, x) in sums.iter_mut().zip(x.chunks_exact(run)) {
-                    *sum += sum_slice(&x[piece..run.min(piece + GRAIN)]);
+                let piece = from..run.min(from + GRAIN);
+                for (column, sum) in sums[..n].iter_mut().enumerate() {
+                    for start in piece.clone().step_by(BLOCK) {
+                        let length = BLOCK.min(piece.end - start);
+                        *sum += total(x.block(at + column * run + start, length, &mut buffer));
+                    }
                 }
             }
         }

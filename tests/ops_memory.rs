@@ -127,7 +127,9 @@ fn a_cut_along_the_first_axis_shares_storage() {
 #[test]
 fn the_gradient_of_a_stretched_operand_takes_its_own_size_only() {
     type Row = (&'static str, fn(&Var, &Var) -> Result<Var>);
-    let rows: [Row; 4] = [
+    let rows: [Row; 6] = [
+        ("select", |x, s| x.gt(&x.mean()?)?.select(x, s)),
+        ("select, stretched on the left", |x, s| x.gt(&x.mean()?)?.select(s, x)),
         ("mul", |x, s| x.mul(s)),
         ("mul, stretched on the left", |x, s| s.mul(x)),
         ("div", |x, s| x.div(s)),

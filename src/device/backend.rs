@@ -83,6 +83,9 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// `out = mask ≠ 0 ? a : b`, all broadcast to the shape of `out`; `mask` is i32. `a` and `b`
     /// may be uniform.
     fn select(&self, mask: &Tensor, a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()>;
+    /// `out = dy` where `mask` chose the operand of this side and 0 elsewhere, added up as in
+    /// `binary_gradient`. `dy` may be uniform.
+    fn select_gradient(&self, mask: &Tensor, side: Side, dy: &Tensor, out: &Tensor) -> Result<()>;
     /// `out = x`, converted between any two dtypes.
     fn cast(&self, x: &Tensor, out: &Tensor) -> Result<()>;
 

@@ -1,6 +1,7 @@
 //! Choosing between two values, element by element.
 
-use super::broadcast::{for_inputs, sum_to};
+use super::broadcast::for_inputs;
+use crate::device::spec::Side;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
@@ -57,16 +58,13 @@ impl Rule for SelectRule {
     fn backward(&mut self, dy: Tensor, cx: &mut Backward<'_>) -> Result<()> {
         let (op, device) = (self.name(), dy.device().clone());
         let mask = self.mask.take(cx)?;
-        let zero = Tensor::result(op, Shape::scalar(), dy.dtype(), &device)?;
-        device.backend().fill(&zero, 0.0)?;
-        let zero = Tensor::uniform(&zero, dy.shape().clone());
         for (i, dy) in for_inputs(dy, cx).into_iter().enumerate() {
             let Some(dy) = dy else { continue };
-            let full = Tensor::result(op, dy.shape(), dy.dtype(), &device)?;
-            let (a, b) = if i == 0 { (&dy, &zero) } else { (&zero, &dy) };
-            device.backend().select(&mask, a, b, &full)?;
+            let side = if i == 0 { Side::Left } else { Side::Right };
+            let out = Tensor::result(op, &self.shapes[i], dy.dtype(), &device)?;
+            device.backend().select_gradient(&mask, side, &dy, &out)?;
             drop(dy);
-            cx.give(i, sum_to(op, full, &self.shapes[i], 1.0)?)?;
+            cx.give(i, out)?;
         }
         Ok(())
     }

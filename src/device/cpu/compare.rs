@@ -3,10 +3,11 @@
 use super::Cpu;
 use super::block::BLOCK;
 use super::broadcast::Source;
+use super::elementwise::add_up;
 use super::host;
 use super::parallel::GRAIN;
-use crate::device::spec::Comparison;
-use crate::dtype::Element;
+use crate::device::spec::{Comparison, Side};
+use crate::dtype::{Element, Float};
 use crate::tensor::Tensor;
 
 pub(super) fn compare<T: Element>(cpu: &Cpu, f: Comparison, a: &Tensor, b: &Tensor, out: &Tensor) {
@@ -58,6 +59,29 @@ pub(super) fn select<T: Element>(cpu: &Cpu, mask: &Tensor, a: &Tensor, b: &Tenso
             for (((o, &mask), &a), &b) in out.iter_mut().zip(mask).zip(a).zip(b) {
                 *o = if mask != 0 { a } else { b };
             }
+        }
+    });
+}
+
+/// `out = Σ dy` where the mask chose the operand of this side, along the axes that `out` lacks.
+pub(super) fn select_gradient<T: Float>(
+    cpu: &Cpu,
+    mask: &Tensor,
+    side: Side,
+    dy: &Tensor,
+    out: &Tensor,
+) {
+    let full = mask.shape().broadcast(dy.shape(), "select").expect("checked by ops");
+    let (mask_data, dy_data) = (host::read::<i32>(mask), host::read::<T>(dy));
+    let mask = Source::new(mask, &mask_data, &full);
+    let dy = Source::new(dy, &dy_data, &full);
+    // Along no axis at all, where the operand was not stretched.
+    add_up::<T>(cpu, &full, out, &|start, terms| {
+        let (mut mask, mut dy) = (mask.reader::<i32>(), dy.reader::<T::Sum>());
+        let (mask, dy) = (mask.block(start, terms.len()), dy.block(start, terms.len()));
+        for ((term, &mask), &dy) in terms.iter_mut().zip(mask).zip(dy) {
+            let chosen = (mask != 0) == (side == Side::Left);
+            *term = if chosen { dy } else { T::Sum::default() };
         }
     });
 }

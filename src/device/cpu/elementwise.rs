@@ -8,6 +8,7 @@ use super::host;
 use super::parallel::GRAIN;
 use super::reduce::{Terms, sum_terms};
 use crate::dtype::{Element, Float};
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
@@ -103,16 +104,11 @@ fn blocks<T: Float, const N: usize>(
     let data = operands.map(host::read::<T>);
     let sources: [_; N] = std::array::from_fn(|i| Source::new(operands[i], &data[i], &full));
     if full.elements() != out.elements() {
-        let missing = full.rank() - out.shape().rank();
-        let reduced: SmallVec<[bool; 4]> = (0..full.rank())
-            .map(|axis| axis < missing || out.dims()[axis - missing] != full[axis])
-            .collect();
-        let make = |start: usize, terms: &mut [T::Sum]| {
+        return add_up::<T>(cpu, &full, out, &|start, terms| {
             let mut readers = sources.each_ref().map(|source| source.reader::<T::Sum>());
             let length = terms.len();
             f(terms, readers.each_mut().map(|reader| reader.block(start, length)));
-        };
-        return sum_terms::<T>(cpu, &Terms::Made(&make), full.dims(), &reduced, 1.0, out);
+        });
     }
     let mut out = host::write::<T>(out);
     cpu.each(out.len(), GRAIN, &mut *out, |range, out| {
@@ -123,6 +119,21 @@ fn blocks<T: Float, const N: usize>(
             f(out, blocks);
         });
     });
+}
+
+/// Adds up what `make` gives for a tensor of shape `full`, along the axes that `out` lacks or has
+/// with extent 1.
+pub(super) fn add_up<T: Float>(
+    cpu: &Cpu,
+    full: &Shape,
+    out: &Tensor,
+    make: &(dyn Fn(usize, &mut [T::Sum]) + Sync),
+) {
+    let missing = full.rank() - out.shape().rank();
+    let reduced: SmallVec<[bool; 4]> = (0..full.rank())
+        .map(|axis| axis < missing || out.dims()[axis - missing] != full[axis])
+        .collect();
+    sum_terms::<T>(cpu, &Terms::Made(make), full.dims(), &reduced, 1.0, out);
 }
 
 #[cfg(test)]

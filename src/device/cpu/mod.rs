@@ -167,6 +167,11 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn select_gradient(&self, mask: &Tensor, side: Side, dy: &Tensor, out: &Tensor) -> Result<()> {
+        float!(out.dtype(), T => compare::select_gradient::<T>(self, mask, side, dy, out));
+        Ok(())
+    }
+
     fn cast(&self, x: &Tensor, out: &Tensor) -> Result<()> {
         any!(x.dtype(), T => any!(out.dtype(), U => elementwise::cast::<T, U>(self, x, out)));
         Ok(())

@@ -174,8 +174,9 @@ pub enum Error {
     },
     /// A gradient was asked of a value that no tape has recorded.
     #[error(
-        "{op}: this value is not on a tape: make its inputs with `Tape::variable` or from a \
-         `Parameter`, outside `no_grad`, and keep the tape alive until `backward`"
+        "{op}: this value is not recorded: put the data on a tape (`Tape::constant`, or \
+         `Tape::variable` for its gradient), stay outside `no_grad`, and keep the tape alive until \
+         `backward`"
     )]
     NotRecorded {
         /// The operation that was asked for.

@@ -45,6 +45,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod context;
 mod device;
 mod dtype;
 mod error;

@@ -83,7 +83,7 @@ impl Tensor {
     /// [`Error::TooLarge`], [`Error::MemoryLimit`], [`Error::OutOfMemory`]: as for everything that
     /// makes a tensor.
     pub fn zeros(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
-        Tensor::full(shape, 0.0, dtype, device)
+        Tensor::filled("zeros", shape, 0.0, dtype, device)
     }
 
     /// Ones.
@@ -91,7 +91,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::zeros`].
     pub fn ones(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
-        Tensor::full(shape, 1.0, dtype, device)
+        Tensor::filled("ones", shape, 1.0, dtype, device)
     }
 
     /// `value` everywhere, rounded to the dtype.
@@ -104,7 +104,17 @@ impl Tensor {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        let out = Tensor::empty("full", shape, dtype, device)?;
+        Tensor::filled("full", shape, value, dtype, device)
+    }
+
+    fn filled(
+        op: &'static str,
+        shape: impl Into<Shape>,
+        value: f64,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let out = Tensor::empty(op, shape, dtype, device)?;
         device.backend().fill(&out, value)?;
         Ok(out)
     }

@@ -6,7 +6,7 @@ mod support;
 
 use capgrad::{
     Conv1d, Conv1dOptions, ConvTranspose1d, ConvTranspose1dOptions, CpuOptions, DType, Device,
-    Error, LayerNorm, Linear, Padding, Result, Tape, Tensor, Var,
+    Error, LayerNorm, Linear, Padding, Result, SparseMatrix, Tape, Tensor, Var,
 };
 use support::{poisoned, values};
 
@@ -295,4 +295,30 @@ fn empty_tensors_that_are_valid_work() {
     let y = y.linear(&ones(&[2, 0], DType::F32, &device), Some(&bias)).unwrap();
     assert_eq!(values(y.tensor()), [1.0; 6]);
     assert_eq!(Tensor::zeros([0], DType::I64, &device).unwrap().to_vec::<i64>().unwrap(), []);
+}
+
+#[test]
+fn what_no_machine_has_is_an_error_and_not_the_end_of_the_process() {
+    let device = poisoned();
+    let before = device.live_bytes();
+    let wide = SparseMatrix::from_coo(1 << 20, 1 << 30, &[0], &[0], &[1.0f32][..]).unwrap();
+    let error = wide.to_dense().unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. } | Error::MemoryLimit { .. }), "{error}");
+    let error = Device::new_cpu(CpuOptions { threads: Some(usize::MAX), ..Default::default() });
+    assert!(matches!(error, Err(Error::Argument { argument: "threads", .. })));
+    assert_eq!(device.live_bytes(), before);
+}
+
+#[test]
+fn layers_refuse_what_could_never_run() {
+    let device = poisoned();
+    let before = device.live_bytes();
+    let conv = || Conv1d::builder(2, 2, 3);
+    assert!(conv().stride(0).build(&device).is_err());
+    assert!(conv().dilation(usize::MAX).build(&device).is_err());
+    assert!(conv().padding(Padding::Same).stride(2).build(&device).is_err());
+    let transposed = || ConvTranspose1d::builder(2, 2, 3);
+    assert!(transposed().stride(0).build(&device).is_err());
+    assert!(transposed().stride(2).output_padding(2).build(&device).is_err());
+    assert_eq!(device.live_bytes(), before);
 }

@@ -1,12 +1,14 @@
-//! Convolution inputs given by shape that others have reported as broken (the table of
-//! `shared/cases/README.md`, at its CPU sizes): each test names the report it comes from.
+//! Convolution inputs given by shape that others have reported as broken (GitHub issues of
+//! other projects), at sizes for a CPU: each test names the report it comes from.
 
 mod support;
 
-use capgrad::{DType, Device, MIB, Tape, Tensor, Var};
+use capgrad::{Conv1dOptions, DType, Device, MIB, Padding, Tape, Tensor, Var};
 use support::conv::{Operands, Sizes};
 use support::workspace_peak;
-use support::{Numbers, assert_close, bits, poisoned, relative_error, tensor, tolerance, values};
+use support::{
+    Numbers, assert_close, bits, plain, poisoned, relative_error, tensor, tolerance, values,
+};
 
 /// y, dx, dw, db.
 fn run(sizes: &Sizes, operands: &Operands, device: &Device) -> [Tensor; 4] {
@@ -247,5 +249,26 @@ fn pytorch_19599_an_empty_batch_has_zero_parameter_gradients() {
         let gradients = loss.backward().unwrap();
         assert_eq!(values(gradients.get(&w).unwrap()), vec![0.0; 30], "{dtype}");
         assert_eq!(values(gradients.get(&b).unwrap()), vec![0.0; 5], "{dtype}");
+    }
+}
+
+/// Positions of the input, not of the stride, decide how long an input gradient takes.
+#[test]
+fn a_stride_longer_than_the_input_takes_no_longer() {
+    for device in [poisoned(), plain()] {
+        let p = 1usize << 40;
+        let options =
+            Conv1dOptions { stride: p / 2, padding: Padding::Explicit(p, p), ..Default::default() };
+        let tape = Tape::new();
+        let x = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], [1, 1, 8], DType::F64, &device);
+        let w = tensor(&[10.0, 100.0, 1000.0], [1, 1, 3], DType::F64, &device);
+        let (x, w) = (tape.variable(x).unwrap(), tape.variable(w).unwrap());
+        let y = x.conv1d(&w, None, &options).unwrap();
+        // Windows begin at -p, -p/2, 0, p/2 and p; only the third meets the input.
+        assert_eq!(y.tensor().to_vec::<f64>().unwrap(), [0.0, 0.0, 3210.0, 0.0, 0.0]);
+        let grads = y.sum().unwrap().backward().unwrap();
+        let expected = [10.0, 100.0, 1000.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+        assert_eq!(grads.get(&x).unwrap().to_vec::<f64>().unwrap(), expected);
+        assert_eq!(grads.get(&w).unwrap().to_vec::<f64>().unwrap(), [1.0, 2.0, 3.0]);
     }
 }

@@ -1,4 +1,4 @@
-//! Convolution sizes that others have reported as broken (the table of `shared/cases/README.md`):
+//! Convolution sizes that others have reported as broken (issues of other projects):
 //! kernels longer than the input, more than 2³¹ elements, and what dilation costs.
 
 mod support;

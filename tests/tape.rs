@@ -273,3 +273,14 @@ fn gradients_of_several_passes_add_up() {
     gradients.add(pass()).unwrap();
     assert_eq!(values(gradients.parameter(&w).unwrap()), [1.5; 1000]);
 }
+
+#[test]
+fn what_is_made_of_a_taken_value_is_refused_and_not_left_out() {
+    let device = poisoned();
+    let w = Parameter::new("w", thousand(&device)).unwrap();
+    let tape = Tape::new();
+    let h = tape.parameter(&w).square().unwrap();
+    h.mean().unwrap().backward().unwrap();
+    let second = h.exp().unwrap().mean().unwrap();
+    assert!(matches!(second.backward(), Err(Error::GraphTaken { .. })));
+}

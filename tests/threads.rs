@@ -4,7 +4,8 @@
 mod support;
 
 use capgrad::{
-    Conv1d, CpuOptions, DType, Device, Error, Gradients, Parameter, SparseMatrix, Tape, Tensor, Var,
+    Conv1d, CpuOptions, DType, Device, Error, Gradients, Parameter, SparseMatrix, Tape, Tensor,
+    Var, no_grad,
 };
 use support::{Numbers, bits, plain, poisoned, tensor, values};
 
@@ -154,4 +155,35 @@ fn operands_on_two_devices_are_named_with_the_operation() {
         assert!(text.contains(first.name()) && text.contains(second.name()), "{text}");
     }
     assert_eq!((first.live_bytes(), second.live_bytes()), (4 * 10, 4 * 15));
+}
+
+/// A worker that waits for a device's pool may be handed another of the caller's tasks meanwhile.
+#[test]
+fn guards_of_one_task_are_not_seen_by_another_on_the_same_worker() {
+    use rayon::prelude::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    let shared = Device::new_cpu(Default::default()).unwrap();
+    let own = CpuOptions { threads: Some(2), ..Default::default() };
+    for device in [Device::new_cpu(own).unwrap(), shared] {
+        let tape = Tape::new();
+        let x = Tensor::ones([100_000], DType::F64, &device).unwrap();
+        let x = tape.variable(x).unwrap();
+        let wrong = AtomicUsize::new(0);
+        (0..200).into_par_iter().for_each(|i| {
+            if i % 2 == 0 {
+                let _cap = device.cap_scope(7);
+                let _scope = device.scope("even");
+                no_grad(|| x.square().unwrap());
+            } else {
+                let recorded = x.square().unwrap().requires_grad();
+                let cap = device.workspace_cap();
+                if !recorded || cap == Some(7) {
+                    wrong.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        assert_eq!(wrong.into_inner(), 0);
+        assert!(device.report().scopes.iter().all(|scope| scope.path == "even"));
+    }
 }

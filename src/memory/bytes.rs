@@ -23,7 +23,8 @@ pub fn format_bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "B";
     for next in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
-        if value < 1024.0 {
+        // What would be printed as 1024.00 belongs to the next unit.
+        if value < 1023.995 {
             break;
         }
         value /= 1024.0;

@@ -1,6 +1,6 @@
 //! What memory is for. New tensors take the purpose that is current on their thread.
 
-use std::cell::Cell;
+use crate::context;
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
@@ -88,13 +88,9 @@ impl IndexMut<Purpose> for ByPurpose {
     }
 }
 
-thread_local! {
-    static CURRENT: Cell<Purpose> = const { Cell::new(Purpose::Other) };
-}
-
 /// The purpose of what is allocated now on this thread.
 pub(crate) fn current_purpose() -> Purpose {
-    CURRENT.get()
+    context::with(|context| context.purpose)
 }
 
 /// Sets the current thread's purpose until it is dropped.
@@ -102,12 +98,12 @@ pub(crate) struct PurposeGuard(Purpose);
 
 impl PurposeGuard {
     pub(crate) fn new(purpose: Purpose) -> Self {
-        PurposeGuard(CURRENT.replace(purpose))
+        PurposeGuard(context::with(|context| std::mem::replace(&mut context.purpose, purpose)))
     }
 
     /// Results of operations are activations, unless something more special is going on.
     pub(crate) fn for_results() -> Self {
-        let purpose = match CURRENT.get() {
+        let purpose = match current_purpose() {
             Purpose::Other => Purpose::Activation,
             special => special,
         };
@@ -117,6 +113,6 @@ impl PurposeGuard {
 
 impl Drop for PurposeGuard {
     fn drop(&mut self) {
-        CURRENT.set(self.0);
+        context::with(|context| context.purpose = self.0);
     }
 }

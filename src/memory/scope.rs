@@ -2,7 +2,7 @@
 
 use super::meter::Meter;
 use super::purpose::ByPurpose;
-use std::cell::RefCell;
+use crate::context;
 
 /// A named stretch of a step, from [`Device::scope`](crate::Device::scope) until it is ended or
 /// dropped. Scopes nest on the thread that opens them, and see what every thread allocates.
@@ -25,7 +25,7 @@ pub struct Scope {
 
 impl Scope {
     pub(super) fn new(meter: Meter, id: u64) -> Self {
-        PATH.with_borrow_mut(|path| path.push(id));
+        context::with(|context| context.scopes.push(id));
         Scope { meter, id, open: true }
     }
 
@@ -41,7 +41,7 @@ impl Scope {
 
     fn close(&mut self) -> Option<ScopeReport> {
         self.open = false;
-        PATH.with_borrow_mut(|path| path.retain(|&id| id != self.id));
+        context::with(|context| context.scopes.retain(|&id| id != self.id));
         self.meter.leave_scope(self.id)
     }
 }
@@ -69,11 +69,6 @@ pub struct ScopeReport {
     pub at_peak: ByPurpose,
 }
 
-thread_local! {
-    /// Ids of the scopes that are open on this thread, outermost first.
-    static PATH: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
-
 /// Ended scopes that are kept; older ones are forgotten, so that a long run does not grow.
 const KEPT: usize = 4096;
 
@@ -92,8 +87,8 @@ impl ScopeState {
         // are drawn from one counter for the whole process.
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         self.next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let parent = PATH.with_borrow(|path| {
-            path.iter().rev().find_map(|id| self.open.iter().find(|(open, _)| open == id))
+        let parent = context::with(|context| {
+            context.scopes.iter().rev().find_map(|id| self.open.iter().find(|(open, _)| open == id))
         });
         let path = match parent {
             Some((_, parent)) => format!("{}/{name}", parent.path),

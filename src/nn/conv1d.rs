@@ -121,6 +121,7 @@ impl Conv1dBuilder {
     /// integers; [`Error::MemoryLimit`](crate::Error::MemoryLimit).
     pub fn build(self, device: &Device) -> Result<Conv1d> {
         let (groups, out_channels) = (self.options.groups, self.out_channels);
+        self.options.check(self.kernel)?;
         check_channels("conv1d", self.in_channels, out_channels, self.kernel, groups)?;
         let per_group = self.in_channels / groups;
         let spec = WeightsSpec {

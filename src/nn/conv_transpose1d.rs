@@ -105,6 +105,7 @@ impl ConvTranspose1dBuilder {
     pub fn build(self, device: &Device) -> Result<ConvTranspose1d> {
         const OP: &str = "conv_transpose1d";
         let (groups, in_channels) = (self.options.groups, self.in_channels);
+        self.options.check(self.kernel)?;
         check_channels(OP, in_channels, self.out_channels, self.kernel, groups)?;
         let per_group = self.out_channels / groups;
         let spec = WeightsSpec {

@@ -59,6 +59,19 @@ impl Default for Conv1dOptions {
 }
 
 impl Conv1dOptions {
+    /// What can be checked without an input.
+    pub(crate) fn check(&self, kernel: usize) -> Result<()> {
+        const OP: &str = "conv1d";
+        check_window(OP, self.stride, self.dilation, self.groups, kernel)?;
+        window_span(OP, kernel, self.dilation)?;
+        if self.padding == Padding::Same && self.stride != 1 {
+            let reason = "`same` is defined for stride 1 only: frameworks differ on the rest; give \
+                          the padding explicitly";
+            return Err(Error::argument(OP, "stride", self.stride, reason));
+        }
+        Ok(())
+    }
+
     /// The sizes of this convolution of `x [N, C_in, L]` with `w [C_out, C_in/groups, K]`.
     ///
     /// ```
@@ -81,7 +94,7 @@ impl Conv1dOptions {
             let reason = "expected input [N, C_in, L] and weight [C_out, C_in/groups, K]";
             return Err(Error::shape(OP, &[x, w], reason));
         };
-        check_window(OP, self.stride, self.dilation, self.groups, kernel)?;
+        self.check(kernel)?;
         if in_channels % self.groups != 0 || out_channels % self.groups != 0 {
             let reason = format!(
                 "must divide the {in_channels} input and the {out_channels} output channels"
@@ -101,12 +114,7 @@ impl Conv1dOptions {
             Padding::Valid => (0, 0),
             Padding::Explicit(left, right) => (left, right),
             Padding::Causal => (span - 1, 0),
-            Padding::Same if self.stride == 1 => ((span - 1) / 2, span - 1 - (span - 1) / 2),
-            Padding::Same => {
-                let reason = "`same` is defined for stride 1 only: frameworks differ on the rest; \
-                              give the padding explicitly";
-                return Err(Error::argument(OP, "stride", self.stride, reason));
-            }
+            Padding::Same => ((span - 1) / 2, span - 1 - (span - 1) / 2),
         };
         let padded_length = [in_length, pad_left, pad_right]
             .into_iter()
@@ -114,7 +122,8 @@ impl Conv1dOptions {
             .filter(|&length| length <= isize::MAX as usize)
             .ok_or_else(|| {
                 let value = format!("{pad_left}+{pad_right}");
-                Error::argument(OP, "padding", value, "the padded length overflows")
+                let reason = format!("with an input of length {in_length} the length overflows");
+                Error::argument(OP, "padding", value, reason)
             })?;
         if span > padded_length {
             let (op, dilation) = (OP, self.dilation);
@@ -147,8 +156,11 @@ pub(super) fn check_window(
     let sizes =
         [("stride", stride), ("dilation", dilation), ("groups", groups), ("kernel", kernel)];
     for (argument, value) in sizes {
-        if value == 0 || value > isize::MAX as usize {
-            return Err(Error::argument(op, argument, value, "must be at least 1 and addressable"));
+        if value == 0 {
+            return Err(Error::argument(op, argument, value, "must be at least 1"));
+        }
+        if value > isize::MAX as usize {
+            return Err(Error::argument(op, argument, value, "is more than can be addressed"));
         }
     }
     Ok(())

@@ -39,6 +39,18 @@ impl Default for ConvTranspose1dOptions {
 }
 
 impl ConvTranspose1dOptions {
+    /// What can be checked without an input.
+    pub(crate) fn check(&self, kernel: usize) -> Result<()> {
+        const OP: &str = "conv_transpose1d";
+        check_window(OP, self.stride, self.dilation, self.groups, kernel)?;
+        window_span(OP, kernel, self.dilation)?;
+        if self.output_padding >= self.stride {
+            let reason = format!("must be less than the stride of {}", self.stride);
+            return Err(Error::argument(OP, "output_padding", self.output_padding, reason));
+        }
+        Ok(())
+    }
+
     /// The sizes of the convolution that this one is the transpose of: its output is this one's
     /// input `x [N, C_in, L]`, its weight this one's `w [C_in, C_out/groups, K]`.
     ///
@@ -52,7 +64,7 @@ impl ConvTranspose1dOptions {
             let reason = "expected input [N, C_in, L] and weight [C_in, C_out/groups, K]";
             return Err(Error::shape(OP, &[x, w], reason));
         };
-        check_window(OP, self.stride, self.dilation, self.groups, kernel)?;
+        self.check(kernel)?;
         if channels != weight_channels {
             let reason = "the weight's first extent must be the input's channels";
             return Err(Error::shape(OP, &[x, w], reason));
@@ -60,10 +72,6 @@ impl ConvTranspose1dOptions {
         if channels % self.groups != 0 {
             let reason = format!("must divide the {channels} input channels");
             return Err(Error::argument(OP, "groups", self.groups, reason));
-        }
-        if self.output_padding >= self.stride {
-            let reason = format!("must be less than the stride of {}", self.stride);
-            return Err(Error::argument(OP, "output_padding", self.output_padding, reason));
         }
         let span = window_span(OP, kernel, self.dilation)?;
         // (L - 1)·stride + span + output_padding - 2·padding
@@ -76,7 +84,10 @@ impl ConvTranspose1dOptions {
             .ok_or_else(|| {
                 Error::argument(OP, "stride", self.stride, "the output length overflows")
             })?;
-        let cut = self.padding.checked_mul(2).filter(|&cut| cut < full && length > 0);
+        if length == 0 {
+            return Err(Error::shape(OP, &[x, w], "the input must have a length of at least 1"));
+        }
+        let cut = self.padding.checked_mul(2).filter(|&cut| cut < full);
         let (Some(cut), Some(out_channels)) = (cut, per_group.checked_mul(self.groups)) else {
             let reason = format!("cuts all of an output of length {full} off (input {x})");
             return Err(Error::argument(OP, "padding", self.padding, reason));

@@ -8,7 +8,6 @@
 use super::conv1d::run_pass;
 use crate::device::spec::Window;
 use crate::device::{ConvGeometry, ConvPass};
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::memory::{Purpose, PurposeGuard};
 use crate::tensor::Tensor;
@@ -38,9 +37,9 @@ pub(super) fn gradient(
     };
     let result_bytes = (shape.iter().product::<usize>() * dtype.size()) as u64;
     let left = device.meter().left().unwrap_or(u64::MAX).saturating_sub(result_bytes);
-    // Where there are hardly more output channels than groups, nothing is gained; and in f16 a sum
-    // of many samples overflows, however small `g` makes the gradient.
-    let gains = g.out_channels >= 2 * g.groups && g.batch != 0 && dtype != DType::F16;
+    // Where there are hardly more output channels than groups, nothing is gained; and the
+    // halves would round the sums on the way, or overflow where the gradient itself does not.
+    let gains = g.out_channels >= 2 * g.groups && g.batch != 0 && dtype.size() >= 4;
     if temporaries > cap.min(left) || !gains {
         return Ok(None);
     }

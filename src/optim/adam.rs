@@ -1,6 +1,6 @@
 //! Adam and AdamW.
 
-use super::state::{Parameters, check, check_decay};
+use super::state::{Parameters, check, check_decay, check_positive};
 use crate::device::spec::Update;
 use crate::error::Result;
 use crate::tape::{Gradients, Parameter};
@@ -45,7 +45,7 @@ impl Common {
         check(op, "rate", options.rate)?;
         check_decay(op, "beta1", options.beta1)?;
         check_decay(op, "beta2", options.beta2)?;
-        check(op, "epsilon", options.epsilon)?;
+        check_positive(op, "epsilon", options.epsilon)?;
         check(op, "weight_decay", options.weight_decay)?;
         Ok(Common { op, parameters: Parameters::new(parameters), options, decoupled })
     }
@@ -82,8 +82,8 @@ macro_rules! optimiser {
             /// An optimiser of these parameters.
             ///
             /// # Errors
-            /// [`Error::Argument`](crate::Error::Argument) for numbers that are negative or not finite, and decays outside
-            /// `[0, 1)`.
+            /// [`Error::Argument`](crate::Error::Argument) for numbers that are negative or not finite, an ε of 0, and decays
+            /// outside `[0, 1)`.
             pub fn new(
                 parameters: impl IntoIterator<Item = Parameter>,
                 options: AdamOptions,

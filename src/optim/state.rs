@@ -100,6 +100,15 @@ pub(super) fn check(op: &'static str, argument: &'static str, value: f64) -> Res
     Err(Error::argument(op, argument, value, "must be finite and not negative"))
 }
 
+/// A number over 0: a gradient that has always been 0 would otherwise be divided by it.
+pub(super) fn check_positive(op: &'static str, argument: &'static str, value: f64) -> Result<()> {
+    check(op, argument, value)?;
+    if value > 0.0 {
+        return Ok(());
+    }
+    Err(Error::argument(op, argument, value, "must be over 0"))
+}
+
 /// A number in [0, 1).
 pub(super) fn check_decay(op: &'static str, argument: &'static str, value: f64) -> Result<()> {
     if (0.0..1.0).contains(&value) {

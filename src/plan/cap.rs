@@ -1,13 +1,8 @@
 //! A workspace cap for a stretch of code on one thread.
 
+use crate::context;
 use crate::device::Device;
-use std::cell::RefCell;
 use std::marker::PhantomData;
-
-thread_local! {
-    /// Caps in force on this thread, innermost last: guard's number, device, bytes.
-    static CAPS: RefCell<Vec<(u64, usize, u64)>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A workspace cap that lasts until this is dropped; from
 /// [`Device::cap_scope`](crate::Device::cap_scope). It belongs to the thread that made it.
@@ -20,7 +15,8 @@ pub struct CapGuard {
 
 impl CapGuard {
     pub(crate) fn new(device: &Device, bytes: u64) -> CapGuard {
-        let number = CAPS.with_borrow_mut(|caps| {
+        let number = context::with(|context| {
+            let caps = &mut context.caps;
             let number = caps.last().map_or(0, |&(number, ..)| number + 1);
             caps.push((number, device.key(), bytes));
             number
@@ -30,14 +26,19 @@ impl CapGuard {
 
     /// The innermost cap for `device` on this thread.
     pub(crate) fn current(device: &Device) -> Option<u64> {
-        CAPS.with_borrow(|caps| {
-            caps.iter().rev().find(|&&(_, key, _)| key == device.key()).map(|&(.., bytes)| bytes)
+        context::with(|context| {
+            context
+                .caps
+                .iter()
+                .rev()
+                .find(|&&(_, key, _)| key == device.key())
+                .map(|&(.., bytes)| bytes)
         })
     }
 }
 
 impl Drop for CapGuard {
     fn drop(&mut self) {
-        CAPS.with_borrow_mut(|caps| caps.retain(|&(number, ..)| number != self.number));
+        context::with(|context| context.caps.retain(|&(number, ..)| number != self.number));
     }
 }

@@ -250,15 +250,27 @@ pub fn from_dense<T: Float>(
 }
 
 /// The matrix as a row-major dense one.
-pub fn to_dense<T: Float>(cols: usize, csr: &CsrArrays<T>) -> Vec<T> {
+///
+/// # Errors
+/// [`BuildError::OutOfMemory`].
+pub fn to_dense<T: Float>(cols: usize, csr: &CsrArrays<T>) -> Result<Vec<T>, BuildError> {
     let rows = csr.row_offsets.len().saturating_sub(1);
-    let mut dense = vec![T::default(); rows * cols];
+    let elements = rows.saturating_mul(cols);
+    require_memory(elements.saturating_mul(size_of::<T>()))?;
+    let mut dense = vec![T::default(); elements];
     for r in 0..rows {
         for e in csr.row_offsets.get(r)..csr.row_offsets.get(r + 1) {
             dense[r * cols + csr.col_indices[e].as_usize()] = csr.values[e];
         }
     }
-    dense
+    Ok(dense)
+}
+
+/// Asks the system for this much memory and gives it back, so that a size that cannot be had is an
+/// error and not the end of the process.
+fn require_memory(bytes: usize) -> Result<(), BuildError> {
+    let asked = Vec::<u8>::new().try_reserve_exact(bytes);
+    asked.map_err(|_| BuildError::OutOfMemory { bytes })
 }
 
 fn check_shape(rows: usize, cols: usize) -> Result<(), BuildError> {
@@ -267,7 +279,8 @@ fn check_shape(rows: usize, cols: usize) -> Result<(), BuildError> {
             return Err(BuildError::TooLarge { what, size, limit: MAX_SIDE });
         }
     }
-    Ok(())
+    // Offsets and what is counted a line, whichever way the matrix is given.
+    require_memory(rows.max(cols).saturating_add(1).saturating_mul(16))
 }
 
 /// Checks every column index; whether the rows are strictly sorted.

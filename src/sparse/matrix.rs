@@ -257,9 +257,11 @@ impl SparseMatrix {
     /// [`Error::TooLarge`], [`Error::MemoryLimit`].
     pub fn to_dense(&self) -> Result<Tensor> {
         let (rows, cols) = (self.shared.rows, self.shared.cols);
-        crate::Shape::from([rows, cols]).bytes(self.dtype(), "to_dense")?;
+        let bytes = crate::Shape::from([rows, cols]).bytes(self.dtype(), "to_dense")?;
+        // The limit and the system are asked before the host makes the array.
+        drop(self.device().allocate(bytes, Purpose::Other)?);
         let dense = by_dtype!(self.dtype(), T => {
-            let dense = assemble::to_dense(cols, &self.shared.csr.to_arrays::<T>()?);
+            let dense = assemble::to_dense(cols, &self.shared.csr.to_arrays::<T>()?)?;
             Tensor::from_vec(dense, [rows, cols], self.device())?
         });
         if self.transposed {
@@ -342,7 +344,10 @@ impl SparseMatrix {
             });
         if !equal {
             let value = format!("{}×{} matrix", self.rows(), self.cols());
-            let reason = "it differs from its transpose";
+            let reason = match shared.rows == shared.cols {
+                true => "it differs from its transpose",
+                false => "it is not square",
+            };
             return Err(Error::argument("symmetric", "self", value, reason));
         }
         let (csr, changes) = (shared.csr.clone(), shared.csr.values.changes());

@@ -7,6 +7,7 @@ use super::node::{Rule, Saved, TapeInner};
 use super::var::Var;
 use crate::error::{Error, Result};
 use crate::memory::{Purpose, PurposeGuard};
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::sync::{Arc, Weak};
 
@@ -29,26 +30,24 @@ use std::sync::{Arc, Weak};
 /// ```
 ///
 /// # Errors
-/// [`Error::NotRecorded`] without an input that is on a tape; those of the segment.
+/// Those of the segment; in the backward pass [`Error::Shape`] where it gives another shape then.
 pub fn checkpoint(
     inputs: &[&Var],
     segment: impl Fn(&[Var]) -> Result<Var> + Send + 'static,
 ) -> Result<Var> {
-    let owner = inputs.iter().find(|input| input.tape().strong_count() > 0);
-    let Some(owner) = owner else {
-        return Err(Error::NotRecorded { op: "checkpoint" });
-    };
-    let Some(tape) = owner.tape().upgrade() else {
-        return Err(Error::NotRecorded { op: "checkpoint" });
+    let owner = inputs.iter().find_map(|input| Some((input.tape(), input.tape().upgrade()?)));
+    let detached: Vec<Var> = inputs.iter().map(|input| input.detach()).collect();
+    let Some((weak, tape)) = owner else {
+        // Without a tape there is nothing to keep, and so nothing to run again.
+        return segment(&detached);
     };
     let first_draw = tape.draws();
-    let detached: Vec<Var> = inputs.iter().map(|input| input.detach()).collect();
     let output = {
         let _guard = NoGrad::new();
         segment(&detached)?.into_tensor()
     };
     if !recording() {
-        return Ok(Var::new(output, None, owner.tape().clone()));
+        return Ok(Var::new(output, None, weak.clone()));
     }
     // Recorded even if no input needs a gradient: the segment may use parameters.
     let rule = Checkpoint {
@@ -56,10 +55,11 @@ pub fn checkpoint(
         inputs: inputs.iter().map(|input| Saved::new("checkpoint", input.tensor())).collect(),
         tape: Arc::downgrade(&tape),
         first_draw,
+        shape: output.shape().clone(),
     };
     let nodes = inputs.iter().map(|input| input.live_node().cloned()).collect();
     let node = tape.record(Box::new(rule), nodes);
-    Ok(Var::new(output, Some(node), owner.tape().clone()))
+    Ok(Var::new(output, Some(node), weak.clone()))
 }
 
 type Segment = dyn Fn(&[Var]) -> Result<Var> + Send;
@@ -69,6 +69,8 @@ struct Checkpoint {
     inputs: Vec<Saved>,
     tape: Weak<TapeInner>,
     first_draw: u64,
+    /// Of the output, which the second run must give again.
+    shape: Shape,
 }
 
 impl Rule for Checkpoint {
@@ -91,6 +93,10 @@ impl Rule for Checkpoint {
             output?
         };
         drop(inputs);
+        if output.shape() != &self.shape {
+            let reason = "the segment gave another shape when it was run again";
+            return Err(Error::shape("checkpoint", &[&self.shape, output.shape()], reason));
+        }
         // What was recorded just now has the largest ids of all, so the pass goes through it next
         // and then on to the inputs.
         cx.continue_from(&output, dy)

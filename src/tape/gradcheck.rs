@@ -47,6 +47,13 @@ pub fn gradcheck(
     inputs: &[Tensor],
     options: GradCheck,
 ) -> Result<f64> {
+    let numbers = [("step", options.step), ("relative", options.relative)];
+    for (argument, value) in numbers.into_iter().chain([("absolute", options.absolute)]) {
+        if !value.is_finite() || value < 0.0 || (argument == "step" && value == 0.0) {
+            let reason = "must be finite and not negative, and the step not 0";
+            return Err(Error::argument("gradcheck", argument, value, reason));
+        }
+    }
     for input in inputs {
         if input.dtype() != DType::F64 {
             return Err(Error::DType { op: "gradcheck", got: input.dtype(), expected: "f64" });

@@ -6,6 +6,7 @@ use super::var::Var;
 use crate::error::Result;
 use crate::tensor::Tensor;
 use std::collections::HashMap;
+use std::fmt;
 
 /// The gradients of one backward pass, by variable and by parameter. Held only here: dropping this
 /// frees them.
@@ -23,6 +24,12 @@ use std::collections::HashMap;
 pub struct Gradients {
     values: HashMap<u64, Tensor>,
     parameters: HashMap<ParameterId, Tensor>,
+}
+
+impl fmt::Debug for Gradients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.values.values().chain(self.parameters.values())).finish()
+    }
 }
 
 impl Gradients {

@@ -1,11 +1,7 @@
 //! Stretches of code in which nothing is recorded.
 
-use std::cell::Cell;
+use crate::context;
 use std::marker::PhantomData;
-
-thread_local! {
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
-}
 
 /// While this lives, nothing is recorded on this thread.
 ///
@@ -27,14 +23,14 @@ impl NoGrad {
     /// Stops recording on this thread.
     #[allow(clippy::new_without_default)] // A guard made by default would surprise.
     pub fn new() -> NoGrad {
-        DEPTH.set(DEPTH.get() + 1);
+        context::with(|context| context.no_grad += 1);
         NoGrad(PhantomData)
     }
 }
 
 impl Drop for NoGrad {
     fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
+        context::with(|context| context.no_grad -= 1);
     }
 }
 
@@ -57,7 +53,7 @@ pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
 }
 
 pub(super) fn recording() -> bool {
-    DEPTH.get() == 0
+    context::with(|context| context.no_grad == 0)
 }
 
 /// Records again inside a `no_grad`, until dropped: a checkpoint replays its segment.
@@ -65,12 +61,12 @@ pub(super) struct Recording(u32);
 
 impl Recording {
     pub(super) fn new() -> Recording {
-        Recording(DEPTH.replace(0))
+        Recording(context::with(|context| std::mem::take(&mut context.no_grad)))
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        DEPTH.set(self.0);
+        context::with(|context| context.no_grad = self.0);
     }
 }

@@ -66,9 +66,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Whether gradients still flow through this node.
+    /// Whether the node's tape is still there. A value whose graph an earlier backward has taken
+    /// counts too: what is made of it is recorded, so that another backward through it is refused
+    /// and does not silently leave gradients out.
     pub(super) fn is_live(&self) -> bool {
-        !matches!(*self.origin.lock(), Origin::Taken(_)) && self.tape.strong_count() > 0
+        self.tape.strong_count() > 0
     }
 
     /// Takes what the node holds on to.

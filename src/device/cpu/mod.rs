@@ -47,6 +47,9 @@ pub(super) struct Cpu {
     poison: bool,
 }
 
+/// More than any machine has cores; a slip of the keyboard must not start a million.
+const MAX_THREADS: usize = 4096;
+
 impl Cpu {
     /// On the process-wide pool of threads.
     pub(super) fn shared() -> Cpu {
@@ -60,6 +63,10 @@ impl Cpu {
         if threads == 0 {
             let reason = "something must compute; pass None for one thread a core";
             return Err(Error::argument("new_cpu", "threads", 0, reason));
+        }
+        if threads > MAX_THREADS {
+            let reason = format!("at most {MAX_THREADS} threads can be asked for");
+            return Err(Error::argument("new_cpu", "threads", threads, reason));
         }
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)

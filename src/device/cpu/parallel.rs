@@ -5,6 +5,7 @@
 //! operation's piece, which must not need a lock that the worker holds.
 
 use super::Cpu;
+use crate::context::Aside;
 use std::ops::Range;
 
 /// Elements that are worth a thread's while.
@@ -92,6 +93,7 @@ impl Cpu {
     }
 
     fn enter(&self, f: &mut (dyn FnMut() + Send)) {
+        let _aside = Aside::new();
         match &self.pool {
             Some(pool) => pool.install(f),
             None => f(),

@@ -15,6 +15,12 @@ pub enum BuildError {
         /// The largest size there is.
         limit: usize,
     },
+    /// Memory that the system does not have.
+    #[error("the system refused {bytes} bytes for the matrix")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
     /// A row index that is not below the row count.
     #[error("entry {entry}: row {row} is outside a matrix of {rows} rows")]
     RowOutOfRange {

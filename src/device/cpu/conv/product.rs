@@ -31,15 +31,13 @@ pub(super) fn tap_period(g: &ConvGeometry) -> usize {
     g.stride / gcd(g.dilation, g.stride)
 }
 
-/// The phases of an input gradient. Those without positions are left out.
+/// The phases of an input gradient, by their first position: as many as the stride, or as there are
+/// positions where the stride is longer than the input.
 pub(super) fn phases(g: &ConvGeometry) -> impl Iterator<Item = Phase> {
     let g = *g;
     let tap_step = tap_period(&g);
-    (0..g.stride).filter_map(move |residue| {
-        let first = (residue + g.stride - g.pad_left % g.stride) % g.stride;
-        if first >= g.in_length {
-            return None;
-        }
+    (0..g.stride.min(g.in_length)).map(move |first| {
+        let residue = (first + g.pad_left) % g.stride;
         let count = (g.in_length - 1 - first) / g.stride + 1;
         let hit = |t: &usize| t * g.dilation % g.stride == residue;
         let tap = (0..tap_step.min(g.kernel)).find(hit);
@@ -53,7 +51,7 @@ pub(super) fn phases(g: &ConvGeometry) -> impl Iterator<Item = Phase> {
             taps,
             length: g.out_length,
         };
-        Some(Phase { first, count, tap, tap_step, window })
+        Phase { first, count, tap, tap_step, window }
     })
 }
 

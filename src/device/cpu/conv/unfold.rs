@@ -1,7 +1,7 @@
 //! The unfolded input of a convolution as an operand of a product, gathered while its panels are
 //! packed and never held in memory.
 
-use crate::device::cpu::gemm::{Source, clear_tail, widen_row, widened};
+use crate::device::cpu::gemm::{Source, clear_tail, interleave, widen_row, widened};
 use crate::dtype::Float;
 use std::ops::Range;
 
@@ -100,6 +100,12 @@ impl<T: Float> Columns<'_, T> {
                 *place = origin + *start as usize;
             }
         }
+        if inside && !one_sample && step == 1 && self.pack_runs::<W>(&places[..count], &ks, dst) {
+            if count < W {
+                clear_tail(dst, W, count);
+            }
+            return;
+        }
         for to in dst.chunks_exact_mut(W) {
             let shift = tap as isize * tap_step;
             let row = c * channel;
@@ -137,6 +143,61 @@ impl<T: Float> Columns<'_, T> {
         if count < W {
             clear_tail(dst, W, count);
         }
+    }
+}
+
+impl<T: Float> Columns<'_, T> {
+    /// A panel over a few samples whose taps are all inside the rows, column i of the first row and
+    /// tap at `places[i]`: whole vectors, each of which may write past its run, as the next run and
+    /// the next step overwrite that. False where that does not pay or the types differ.
+    fn pack_runs<const W: usize>(
+        &self,
+        places: &[usize],
+        ks: &Range<usize>,
+        dst: &mut [T::Sum],
+    ) -> bool {
+        const SPAN: usize = 8;
+        const MOST: usize = 4;
+        if T::DTYPE.size() != size_of::<T::Sum>() {
+            return false;
+        }
+        // First place, first column and length of each run.
+        let mut runs = [(0, 0, 0); MOST];
+        let mut used = 0;
+        for (i, &place) in places.iter().enumerate() {
+            if i > 0 && place == places[i - 1] + 1 {
+                runs[used - 1].2 += 1;
+                continue;
+            }
+            if used == MOST {
+                return false;
+            }
+            runs[used] = (place, i, 1);
+            used += 1;
+        }
+        let data: &[T::Sum] = bytemuck::cast_slice(self.rows.data);
+        let (taps, tap_step) = (self.window.taps, self.window.tap_step);
+        let (mut row, mut tap) = (ks.start / taps * self.rows.channel, ks.start % taps);
+        for step in 0..ks.len() {
+            let shift = tap as isize * tap_step;
+            for &(place, column, len) in &runs[..used] {
+                let from = &data[place.wrapping_add_signed(shift) + row..];
+                let to = &mut dst[step * W + column..];
+                if from.len() >= 2 * SPAN && to.len() >= 2 * SPAN && step + 1 < ks.len() {
+                    to[..SPAN].copy_from_slice(&from[..SPAN]);
+                    if len > SPAN {
+                        to[SPAN..2 * SPAN].copy_from_slice(&from[SPAN..2 * SPAN]);
+                    }
+                } else {
+                    to[..len].copy_from_slice(&from[..len]);
+                }
+            }
+            tap += 1;
+            if tap == taps {
+                (row, tap) = (row + self.rows.channel, 0);
+            }
+        }
+        true
     }
 }
 
@@ -187,6 +248,10 @@ impl<T: Float> Taps<'_, T> {
             let (n, q) = (k / self.positions, k % self.positions);
             let run = (self.positions - q).min(ks.end - k).min(STRETCH);
             let dst = &mut dst[(k - ks.start) * W..][..run * W];
+            if step == 1 && lines.len() == W && self.interleave::<W>(group, lines.start, k, dst) {
+                k += run;
+                continue;
+            }
             for (i, line) in lines.clone().enumerate() {
                 let (c, tap) = (line / taps, line % taps);
                 let Rows { data, sample, channel, .. } = self.rows;
@@ -220,6 +285,41 @@ impl<T: Float> Taps<'_, T> {
         if lines.len() < W {
             clear_tail(dst, W, lines.len());
         }
+    }
+}
+
+impl<T: Float> Taps<'_, T> {
+    /// A whole panel of columns from `line` on, over a stretch of one sample that starts at `k` and
+    /// in which every tap is inside its row. False where one is not, or the types differ.
+    fn interleave<const W: usize>(
+        &self,
+        group: usize,
+        line: usize,
+        k: usize,
+        dst: &mut [T::Sum],
+    ) -> bool {
+        if T::DTYPE.size() != size_of::<T::Sum>() {
+            return false;
+        }
+        let Rows { data, sample, channel, .. } = self.rows;
+        let Window { tap_step, taps, .. } = self.window;
+        let (n, q, run) = (k / self.positions, k % self.positions, dst.len() / W);
+        let (mut c, mut tap) = (line / taps, line % taps);
+        let mut rows = [&data[..0]; W];
+        for row in &mut rows {
+            if self.window.inside(tap, q..q + run).len() < run {
+                return false;
+            }
+            let at = (self.window.start(q) + tap as isize * tap_step) as usize;
+            let start = n * sample + group * self.rows.group + c * channel + at;
+            *row = &data[start..][..run];
+            tap += 1;
+            if tap == taps {
+                (c, tap) = (c + 1, 0);
+            }
+        }
+        interleave::<T::Sum, W>(rows.map(|row| bytemuck::cast_slice(row)), dst);
+        true
     }
 }
 

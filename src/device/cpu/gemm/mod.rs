@@ -14,7 +14,7 @@ pub(crate) use blocks::{BANDWIDTH, Blocks, Cost, Shape};
 pub(crate) use engine::Job;
 pub(crate) use kernel::Isa;
 pub(crate) use sink::{BiasAxis, Layout, Output};
-pub(crate) use source::{Matrix, Source, clear_tail, narrow_row, widen_row, widened};
+pub(crate) use source::{Matrix, Source, clear_tail, interleave, narrow_row, widen_row, widened};
 
 use crate::device::spec::GemmSpec;
 use crate::dtype::{DType, Float};

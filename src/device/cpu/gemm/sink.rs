@@ -1,7 +1,7 @@
 //! Where finished tiles go: a row-major matrix, a batch of them, or the scattered columns of a
 //! convolution, with a bias and with narrowing to the stored type on the way.
 
-use super::kernel::MAX_NR;
+use super::kernel::{MAX_NR, MR};
 use super::source::{narrow_row, widen_row};
 use crate::dtype::Float;
 use std::marker::PhantomData;
@@ -92,39 +92,93 @@ impl<'a, T: Float> Output<'a, T> {
         self
     }
 
-    /// One row of a tile into elements that the caller has checked.
+    /// `N` sums with what is to be added to them.
     ///
     /// # Safety
-    /// `start + offset` is within `data` for each of the offsets, and no other thread is there.
+    /// The `N` elements from `at` on are within `data`, and no other thread is there.
     #[inline(always)]
-    unsafe fn put_row<const N: usize>(
-        &self,
-        start: usize,
-        offsets: &[usize],
-        contiguous: bool,
-        sums: &[T::Sum],
-        keep: bool,
-    ) {
-        if contiguous && N != 0 {
-            // SAFETY: the caller vouches for start + offsets, which are N neighbours here.
-            let row: &mut [T; N] = unsafe { &mut *self.data.add(start + offsets[0]).cast() };
-            let mut total = [T::Sum::default(); N];
-            total.copy_from_slice(&sums[..N]);
-            if keep {
-                let mut old = [T::Sum::default(); N];
-                widen_row(row, &mut old);
-                for (total, old) in total.iter_mut().zip(old) {
-                    *total += old;
-                }
-            }
-            narrow_row(&total, row);
-        } else {
-            for (&offset, &sum) in offsets.iter().zip(sums) {
-                // SAFETY: the caller vouches for start + offset.
-                let to = unsafe { &mut *self.data.add(start + offset) };
-                *to = T::narrow(if keep { to.widen() + sum } else { sum });
+    unsafe fn total<const N: usize>(&self, at: usize, sums: &[T::Sum], keep: bool) -> [T::Sum; N] {
+        let mut total = [T::Sum::default(); N];
+        total.copy_from_slice(&sums[..N]);
+        if keep {
+            // SAFETY: the caller vouches for these elements.
+            let row: &[T; N] = unsafe { &*self.data.add(at).cast() };
+            let mut old = [T::Sum::default(); N];
+            widen_row(row, &mut old);
+            for (total, old) in total.iter_mut().zip(old) {
+                *total += old;
             }
         }
+        total
+    }
+
+    /// Stores `N` sums.
+    ///
+    /// # Safety
+    /// As for [`Self::total`].
+    #[inline(always)]
+    unsafe fn store<const N: usize>(&self, at: usize, total: &[T::Sum; N]) {
+        // SAFETY: the caller vouches for these elements.
+        let row: &mut [T; N] = unsafe { &mut *self.data.add(at).cast() };
+        narrow_row(total, row);
+    }
+
+    /// Neighbours of any number from `N` to `2·N`, as two vectors that may overlap. Nothing past
+    /// the run is touched, as that belongs to other tasks.
+    ///
+    /// # Safety
+    /// As for [`Self::total`], with as many elements as there are sums.
+    #[inline(always)]
+    unsafe fn put_ends<const N: usize>(&self, at: usize, sums: &[T::Sum], keep: bool) {
+        let tail = sums.len() - N;
+        // SAFETY: both vectors lie within the run. Both are read before either is written, so that
+        // nothing is added twice where they overlap.
+        unsafe {
+            let head = self.total::<N>(at, sums, keep);
+            let end = self.total::<N>(at + tail, &sums[tail..], keep);
+            self.store(at, &head);
+            self.store(at + tail, &end);
+        }
+    }
+
+    /// One run of a row of a tile.
+    ///
+    /// # Safety
+    /// As for [`Self::put_ends`].
+    #[inline(always)]
+    unsafe fn put_run(&self, at: usize, sums: &[T::Sum], keep: bool) {
+        // SAFETY: the caller vouches for as many elements as there are sums.
+        unsafe {
+            match sums.len() {
+                16 => self.store(at, &self.total::<16>(at, sums, keep)),
+                8 => self.store(at, &self.total::<8>(at, sums, keep)),
+                9..16 => self.put_ends::<8>(at, sums, keep),
+                4..8 => self.put_ends::<4>(at, sums, keep),
+                _ => {
+                    for j in 0..sums.len() {
+                        self.store(at + j, &self.total::<1>(at + j, &sums[j..], keep));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The columns of a tile as runs of neighbours in memory: offset, first column, length.
+    fn runs(&self, place: Place, runs: &mut [(usize, usize, usize); MAX_NR]) -> usize {
+        let Layout { period, sample, column, .. } = self.layout;
+        let (mut s, mut c) = (place.column / period, place.column % period);
+        let (mut count, mut j) = (0, 0);
+        while j < place.columns {
+            let room = if column == 1 { period - c } else { 1 };
+            let len = room.min(place.columns - j);
+            runs[count] = (s * sample + c * column, j, len);
+            count += 1;
+            (j, c) = (j + len, c + len);
+            if c == period {
+                (s, c) = (s + 1, 0);
+            }
+        }
+        count
     }
 }
 
@@ -150,29 +204,21 @@ impl<T: Float> Sink<T::Sum> for Output<'_, T> {
     }
 
     fn put(&self, place: Place, tile: &[T::Sum], width: usize, first: bool) {
-        let Layout { first: origin, batch, row, period, sample, column } = self.layout;
-        let mut offsets = [0; MAX_NR];
-        let offsets = &mut offsets[..place.columns];
-        let (mut s, mut c) = (place.column / period, place.column % period);
-        for offset in offsets.iter_mut() {
-            *offset = s * sample + c * column;
-            c += 1;
-            if c == period {
-                (s, c) = (s + 1, 0);
-            }
-        }
-        let last = offsets[place.columns - 1];
-        let contiguous = last.wrapping_sub(offsets[0]) == place.columns - 1;
-        let contiguous = contiguous && (column == 1 || place.columns == 1);
+        let Layout { first: origin, batch, row, .. } = self.layout;
+        let mut runs = [(0, 0, 0); MAX_NR];
+        let count = self.runs(place, &mut runs);
+        let runs = &runs[..count];
+        let (offset, _, len) = runs[count - 1];
         let start = origin + place.batch * batch + place.row * row;
-        let end = start + (place.rows - 1) * row + last.max(offsets[0]);
+        let end = start + (place.rows - 1) * row + (offset + len - 1).max(runs[0].0);
         assert!(end < self.len, "tile {place:?} outside its output");
         let keep = !first || self.accumulate;
-        for r in 0..place.rows {
-            let sums = &tile[r * width..][..place.columns];
-            let mut biased = [T::Sum::default(); MAX_NR];
-            let sums = match self.bias {
-                Some((bias, axis, step)) if first => {
+        let mut biased = [T::Sum::default(); MR * MAX_NR];
+        let tile = match self.bias {
+            Some((bias, axis, step)) if first => {
+                for r in 0..place.rows {
+                    let sums = &tile[r * width..][..place.columns];
+                    let biased = &mut biased[r * width..][..place.columns];
                     for (j, (to, &sum)) in biased.iter_mut().zip(sums).enumerate() {
                         let at = match axis {
                             BiasAxis::Row => place.row + r,
@@ -180,19 +226,17 @@ impl<T: Float> Sink<T::Sum> for Output<'_, T> {
                         };
                         *to = sum + bias[place.batch * step + at].widen();
                     }
-                    &biased[..place.columns]
                 }
-                _ => sums,
-            };
-            let start = start + r * row;
-            // SAFETY: offsets grow with the column, so the last one of the last row, checked above,
-            // bounds them all; the places of different tasks are disjoint.
-            unsafe {
-                match place.columns {
-                    16 => self.put_row::<16>(start, offsets, contiguous, sums, keep),
-                    8 => self.put_row::<8>(start, offsets, contiguous, sums, keep),
-                    _ => self.put_row::<0>(start, offsets, contiguous, sums, keep),
-                }
+                &biased
+            }
+            _ => tile,
+        };
+        for &(offset, j, len) in runs {
+            for r in 0..place.rows {
+                let sums = &tile[r * width + j..][..len];
+                // SAFETY: offsets grow with the column, so the end of the last run in the last row,
+                // checked above, bounds them all; the places of different tasks are disjoint.
+                unsafe { self.put_run(start + r * row + offset, sums, keep) };
             }
         }
     }

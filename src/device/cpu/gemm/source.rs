@@ -2,7 +2,7 @@
 //! the summed index, in the order in which a micro-kernel reads them.
 
 use super::kernel::MR;
-use crate::dtype::{DType, Float};
+use crate::dtype::{DType, Float, Real};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::ops::Range;
@@ -64,7 +64,7 @@ impl<'a, T: Float> Matrix<'a, T> {
 
     /// One panel, for the stretch of k that starts at `start` and lies within one outer step.
     fn pack_run<const W: usize>(&self, start: usize, lines: usize, dst: &mut [T::Sum]) {
-        if self.inner_step == 1 && dst.len() >= 8 * W {
+        if self.inner_step == 1 && dst.len() >= 4 * W {
             return self.transpose::<W>(start, lines, dst);
         }
         for (step, to) in dst.chunks_exact_mut(W).enumerate() {
@@ -93,7 +93,13 @@ impl<'a, T: Float> Matrix<'a, T> {
                     let from = &self.data[start..][..together * W];
                     let at = (k - ks.start) * W;
                     for (p, from) in from.chunks_exact(W).enumerate() {
-                        widen_row(from, &mut dst[p * area + at..][..W]);
+                        let to = &mut dst[p * area + at..][..W];
+                        if T::DTYPE.size() == size_of::<T::Sum>() {
+                            // One or two vectors, which the loop over six would not become.
+                            to.copy_from_slice(bytemuck::cast_slice(from));
+                        } else {
+                            widen_row(from, to);
+                        }
                     }
                 }
             }
@@ -140,6 +146,11 @@ impl<'a, T: Float> Matrix<'a, T> {
     /// stays in the first-level cache.
     fn transpose<const W: usize>(&self, start: usize, lines: usize, dst: &mut [T::Sum]) {
         const STRETCH: usize = 64;
+        if lines == W && T::DTYPE.size() == size_of::<T::Sum>() {
+            let run = dst.len() / W;
+            let line = |i| bytemuck::cast_slice(&self.data[start + i * self.line..][..run]);
+            return interleave::<T::Sum, W>(std::array::from_fn(line), dst);
+        }
         for (block, dst) in dst.chunks_mut(STRETCH * W).enumerate() {
             let run = dst.len() / W;
             for i in 0..lines {
@@ -148,6 +159,50 @@ impl<'a, T: Float> Matrix<'a, T> {
                 for (to, from) in dst.chunks_exact_mut(W).zip(widened(from, &mut wide)) {
                     to[i] = *from;
                 }
+            }
+        }
+    }
+}
+
+/// A whole panel of lines that are contiguous along k: `dst[k·W + i] = lines[i][k]`.
+#[inline(always)]
+pub(crate) fn interleave<S: Real, const W: usize>(lines: [&[S]; W], dst: &mut [S]) {
+    debug_assert!(lines.iter().all(|line| line.len() * W >= dst.len()));
+    #[cfg(target_arch = "x86_64")]
+    if S::DTYPE == DType::F32 && W >= 4 && dst.len() >= 4 * W {
+        let lines = lines.map(|line| bytemuck::cast_slice(line));
+        return interleave_f32::<W>(lines, bytemuck::cast_slice_mut(dst));
+    }
+    for (k, to) in dst.chunks_exact_mut(W).enumerate() {
+        for (to, from) in to.iter_mut().zip(&lines) {
+            *to = from[k];
+        }
+    }
+}
+
+/// The same for four steps or more, in squares of four lines by four steps. The last square of a
+/// side is moved back where four do not divide it, and writes some elements once more.
+#[cfg(target_arch = "x86_64")]
+fn interleave_f32<const W: usize>(lines: [&[f32]; W], dst: &mut [f32]) {
+    use std::arch::x86_64::*;
+    let steps = dst.len() / W;
+    assert!(W >= 4 && steps >= 4 && lines.iter().all(|line| line.len() >= steps));
+    for k in (0..steps).step_by(4) {
+        let k = k.min(steps - 4);
+        for i in (0..W).step_by(4) {
+            let i = i.min(W - 4);
+            // SAFETY: SSE is part of x86-64. Line i + 3 is the last one at most and step k + 3 the
+            // last step, which every line and `dst` have.
+            unsafe {
+                let load = |j: usize| _mm_loadu_ps(lines.get_unchecked(i + j).as_ptr().add(k));
+                let (a, b, c, d) = (load(0), load(1), load(2), load(3));
+                let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
+                let (ab2, cd2) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
+                let to = dst.as_mut_ptr().add(k * W + i);
+                _mm_storeu_ps(to, _mm_movelh_ps(ab, cd));
+                _mm_storeu_ps(to.add(W), _mm_movehl_ps(cd, ab));
+                _mm_storeu_ps(to.add(2 * W), _mm_movelh_ps(ab2, cd2));
+                _mm_storeu_ps(to.add(3 * W), _mm_movehl_ps(cd2, ab2));
             }
         }
     }

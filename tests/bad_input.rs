@@ -145,8 +145,8 @@ fn sizes_that_overflow_are_refused() {
     let v = Var::from(x.clone());
     let huge = [usize::MAX, 2];
     refuse!(&device;
-        ["full", &usize::MAX.to_string(), "f64"] => Tensor::zeros(huge, DType::F64, &device),
-        ["full"] => Tensor::ones([usize::MAX / 4 + 1], DType::F32, &device),
+        ["zeros", &usize::MAX.to_string(), "f64"] => Tensor::zeros(huge, DType::F64, &device),
+        ["ones"] => Tensor::ones([usize::MAX / 4 + 1], DType::F32, &device),
         ["full"] => Tensor::full([1 << 32, 1 << 32], 1.0, DType::BF16, &device),
         ["rand"] => Tensor::rand([isize::MAX as usize], DType::F16, &device),
         ["randn", "i32"] => Tensor::randn([2], DType::I32, &device),

@@ -279,8 +279,8 @@ fn check_shape(rows: usize, cols: usize) -> Result<(), BuildError> {
             return Err(BuildError::TooLarge { what, size, limit: MAX_SIDE });
         }
     }
-    // Offsets and what is counted a line, whichever way the matrix is given.
-    require_memory(rows.max(cols).saturating_add(1).saturating_mul(16))
+    // Offsets, and what is counted a row.
+    require_memory(rows.saturating_add(1).saturating_mul(16))
 }
 
 /// Checks every column index; whether the rows are strictly sorted.

@@ -5,7 +5,7 @@
 //! use capgrad::{Conv1d, DType, Device, MIB, Tape, Tensor};
 //!
 //! # fn main() -> capgrad::Result<()> {
-//! let device = Device::best()?; // a GPU where there is one, else the CPU
+//! let device = Device::best()?; // the fastest device there is
 //! device.set_workspace_cap(64 * MIB);
 //!
 //! let conv = Conv1d::builder(576, 1024, 1).build(&device)?;
@@ -41,7 +41,7 @@
 //! # What it does not do
 //!
 //! This version computes on CPUs only. It has 1-d convolutions and no 2-d ones, no recurrent
-//! layers, no higher derivatives.
+//! layers, no higher derivatives. It reads and writes no files.
 #![deny(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]
 

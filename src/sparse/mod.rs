@@ -5,5 +5,4 @@ pub(crate) mod assemble;
 mod matrix;
 
 pub use assemble::{BuildError, EntryMap, Index, Offsets};
-
 pub use matrix::{SparseMatrix, SparseOptions, StoredTranspose};

@@ -126,7 +126,7 @@ impl Meter {
             at_peak: state.at_peak,
             peaks: state.peaks,
             allocations: state.allocations,
-            scopes: state.scopes.ended().to_vec(),
+            scopes: state.scopes.ended(),
         }
     }
 

@@ -3,6 +3,8 @@
 use super::meter::Meter;
 use super::purpose::ByPurpose;
 use crate::context;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A named stretch of a step, from [`Device::scope`](crate::Device::scope) until it is ended or
 /// dropped. Scopes nest on the thread that opens them, and see what every thread allocates.
@@ -75,18 +77,16 @@ const KEPT: usize = 4096;
 /// The scopes of one meter.
 #[derive(Default)]
 pub(super) struct ScopeState {
-    next: u64,
     open: Vec<(u64, ScopeReport)>,
-    ended: Vec<ScopeReport>,
+    ended: VecDeque<ScopeReport>,
 }
 
 impl ScopeState {
     pub(super) fn enter(&mut self, name: &str, total: u64, live: ByPurpose) -> u64 {
-        // Ids are unique among all meters of the thread's path only together with the lookup
-        // below: an id of another meter is not in `open`, unless it has the same number, so ids
-        // are drawn from one counter for the whole process.
-        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-        self.next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        // One counter for the whole process: a thread's open scopes may be those of several meters,
+        // and each must find only its own.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let parent = context::with(|context| {
             context.scopes.iter().rev().find_map(|id| self.open.iter().find(|(open, _)| open == id))
         });
@@ -96,8 +96,8 @@ impl ScopeState {
         };
         let report =
             ScopeReport { path, live_before: total, live_after: total, peak: total, at_peak: live };
-        self.open.push((self.next, report));
-        self.next
+        self.open.push((id, report));
+        id
     }
 
     pub(super) fn note(&mut self, total: u64, live: &ByPurpose) {
@@ -119,14 +119,14 @@ impl ScopeState {
         let (_, mut scope) = self.open.remove(position);
         scope.live_after = total;
         if self.ended.len() == KEPT {
-            self.ended.remove(0);
+            self.ended.pop_front();
         }
-        self.ended.push(scope.clone());
+        self.ended.push_back(scope.clone());
         Some(scope)
     }
 
-    pub(super) fn ended(&self) -> &[ScopeReport] {
-        &self.ended
+    pub(super) fn ended(&self) -> Vec<ScopeReport> {
+        self.ended.iter().cloned().collect()
     }
 
     pub(super) fn forget_ended(&mut self) {

@@ -1,4 +1,4 @@
-//! What is in force on a thread: whether operations are recorded, workspace caps, open scopes, and
+//! What is in force on a thread: whether operations are recorded, workspace caps, TF32 scopes, open scopes, and
 //! what new memory is for. Set by guards, read by operations before they reach a device.
 
 use crate::memory::Purpose;
@@ -10,6 +10,8 @@ pub(crate) struct Context {
     pub(crate) no_grad: u32,
     /// Caps in force, innermost last: guard's number, device, bytes.
     pub(crate) caps: Vec<(u64, usize, u64)>,
+    /// Permissions and bans of TF32, innermost last: guard's number, device, whether it is allowed.
+    pub(crate) tf32: Vec<(u64, usize, bool)>,
     /// Ids of the open scopes, outermost first.
     pub(crate) scopes: Vec<u64>,
     /// What is allocated now is for this.
@@ -18,7 +20,13 @@ pub(crate) struct Context {
 
 impl Context {
     const fn new() -> Context {
-        Context { no_grad: 0, caps: Vec::new(), scopes: Vec::new(), purpose: Purpose::Other }
+        Context {
+            no_grad: 0,
+            caps: Vec::new(),
+            tf32: Vec::new(),
+            scopes: Vec::new(),
+            purpose: Purpose::Other,
+        }
     }
 }
 

@@ -153,6 +153,14 @@ pub enum Error {
         /// Bytes asked for.
         requested: u64,
     },
+    /// A call of a device's driver or library that failed.
+    #[error("{call}: {status}; after an error of a kernel the process must be started again")]
+    Driver {
+        /// The call, or the kernel.
+        call: String,
+        /// What it returned.
+        status: String,
+    },
     /// Every candidate was tried and failed.
     #[error("{op}: every algorithm within the cap failed; the last one said: {last}")]
     NoCandidate {
@@ -251,6 +259,11 @@ impl Error {
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
         Error::Custom { op: op.into(), source: source.into() }
+    }
+
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn driver(call: impl Into<String>, status: impl Into<String>) -> Self {
+        Error::Driver { call: call.into(), status: status.into() }
     }
 
     pub(crate) fn shape(op: &'static str, shapes: &[&Shape], reason: impl Into<String>) -> Self {

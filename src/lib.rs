@@ -60,19 +60,22 @@ mod tensor;
 pub mod nn;
 pub mod optim;
 
-pub use device::{ConvGeometry, ConvPass, CpuOptions, DEFAULT_WORKSPACE_CAP, Device, Ranking};
+pub use device::{
+    ConvGeometry, ConvPass, CpuOptions, CudaOptions, DEFAULT_WORKSPACE_CAP, Device, Ranking,
+};
 pub use dtype::{DType, Element, Float, Real};
 pub use error::{Error, Result};
 pub use half::{bf16, f16};
 pub use memory::{
-    ByPurpose, GIB, KIB, MIB, Purpose, Report, Scope, ScopeReport, format_bytes, parse_bytes,
+    ByPurpose, DriverMemory, GIB, KIB, MIB, Purpose, Report, Scope, ScopeReport, format_bytes,
+    parse_bytes,
 };
 pub use nn::{Conv1d, ConvTranspose1d, LayerNorm, Linear};
 pub use ops::{
     Conv1dOptions, ConvTranspose1dOptions, CrossEntropyOptions, Padding, Reduction, cat, stack,
 };
 pub use optim::{Adam, AdamW, Sgd};
-pub use plan::{Candidate, CapGuard, Plan, Verdict, Weighed};
+pub use plan::{Candidate, CapGuard, Plan, Tf32Guard, Verdict, Weighed};
 pub use shape::Shape;
 pub use sparse::{
     BuildError, EntryMap, Index, Offsets, SparseMatrix, SparseOptions, StoredTranspose,

@@ -3,8 +3,8 @@
 
 mod support;
 
-use capgrad::{Conv1d, DType, MIB, Purpose, ScopeReport, Tape, Tensor};
-use support::plain;
+use capgrad::{Conv1d, DType, MIB, Purpose, ScopeReport, Tape, Tensor, format_bytes};
+use support::{Kind, kinds};
 
 const IN: u64 = 576;
 const OUT: u64 = 1024;
@@ -13,9 +13,18 @@ const F32: u64 = 4;
 /// A few scalars: the loss, its gradient, the sum of a uniform bias gradient.
 const SCALARS: u64 = 64;
 
-/// Forward and backward of `conv.forward(x).mean()`, no input gradient: what each scope saw.
-fn run(samples: u64) -> (ScopeReport, ScopeReport) {
-    let device = plain();
+/// Forward and backward of `conv.forward(x).mean()`, no input gradient: what each scope saw, less
+/// what the device held from the first.
+fn run(kind: Kind, samples: u64) -> (ScopeReport, ScopeReport) {
+    let device = kind.plain();
+    let base = device.report().live;
+    let without_base = |mut scope: ScopeReport| {
+        scope.live_before -= base.total();
+        scope.live_after -= base.total();
+        scope.peak -= base.total();
+        Purpose::ALL.into_iter().for_each(|p| scope.at_peak[p] -= base[p]);
+        scope
+    };
     let conv = Conv1d::builder(IN as usize, OUT as usize, 1).build(&device).unwrap();
     let shape = [samples as usize, IN as usize, LENGTH as usize];
     let x = Tensor::full(shape, 0.5, DType::F32, &device).unwrap();
@@ -23,10 +32,10 @@ fn run(samples: u64) -> (ScopeReport, ScopeReport) {
     device.reset_peak();
     let scope = device.scope("forward");
     let loss = conv.forward(&tape.constant(x.clone())).unwrap().mean().unwrap();
-    let forward = scope.end();
+    let forward = without_base(scope.end());
     let scope = device.scope("backward");
     let gradients = loss.backward().unwrap();
-    let backward = scope.end();
+    let backward = without_base(scope.end());
     let dw = gradients.parameter(conv.weight()).unwrap();
     // Every weight sees samples · length values of 0.5, each times 1 / elements of y.
     let expected = 0.5 / OUT as f64;
@@ -69,12 +78,12 @@ fn check(samples: u64, forward: &ScopeReport, backward: &ScopeReport) -> (u64, u
 
 #[test]
 fn the_first_workload_peaks_at_the_sum_of_its_tensors_to_the_byte() {
-    for (samples, forward_bytes, backward_bytes) in
-        [(4000, 283_963_392, 106_102_784), (5000, 354_363_392, 131_446_784)]
-    {
+    let known = [(4000, 283_963_392, 106_102_784), (5000, 354_363_392, 131_446_784)];
+    let each = kinds().flat_map(|kind| known.map(|known| (kind, known)));
+    for (kind, (samples, forward_bytes, backward_bytes)) in each {
         assert_eq!(x_bytes(samples) + W + B + y_bytes(samples), forward_bytes);
         assert_eq!(x_bytes(samples) + 2 * W + 2 * B, backward_bytes);
-        let (forward, backward) = run(samples);
+        let (forward, backward) = run(kind, samples);
         check(samples, &forward, &backward);
         assert_eq!(forward.live_before, x_bytes(samples) + W + B);
         // The result of the convolution is gone: `mean` saves a shape.
@@ -84,63 +93,75 @@ fn the_first_workload_peaks_at_the_sum_of_its_tensors_to_the_byte() {
 
 #[test]
 fn the_peak_grows_exactly_with_the_samples() {
-    let seen: Vec<(u64, u64, u64)> = (1..=16)
-        .map(|i| {
-            let samples = 50 * i;
-            let (forward, backward) = run(samples);
-            let (forward, backward) = check(samples, &forward, &backward);
-            (samples, forward, backward)
-        })
-        .collect();
-    let (first, last) = (seen[0], seen[seen.len() - 1]);
-    for &(samples, forward, backward) in &seen {
-        let steps = (samples - first.0) / 50;
-        let each = (last.1 - first.1) / 15;
-        assert_eq!(each, x_bytes(50) + y_bytes(50));
-        assert_eq!(forward, first.1 + steps * each, "forward at {samples} samples");
-        assert_eq!(backward, first.2 + steps * x_bytes(50), "backward at {samples} samples");
+    for kind in kinds() {
+        let seen: Vec<(u64, u64, u64)> = (1..=16)
+            .map(|i| {
+                let samples = 50 * i;
+                let (forward, backward) = run(kind, samples);
+                let (forward, backward) = check(samples, &forward, &backward);
+                (samples, forward, backward)
+            })
+            .collect();
+        let (first, last) = (seen[0], seen[seen.len() - 1]);
+        for &(samples, forward, backward) in &seen {
+            let steps = (samples - first.0) / 50;
+            let each = (last.1 - first.1) / 15;
+            assert_eq!(each, x_bytes(50) + y_bytes(50));
+            assert_eq!(forward, first.1 + steps * each, "forward at {samples} samples");
+            assert_eq!(backward, first.2 + steps * x_bytes(50), "backward at {samples} samples");
+        }
     }
 }
 
 #[test]
 fn peaks_are_kept_by_purpose_and_reset() {
-    let device = plain();
-    let x = Tensor::zeros([1000], DType::F64, &device).unwrap();
-    let live = device.report().live;
-    assert_eq!((live[Purpose::Other], live.total(), device.live_bytes()), (8000, 8000, 8000));
-    let tape = Tape::new();
-    let v = tape.variable(x.clone()).unwrap();
-    let y = v.square().unwrap();
-    assert_eq!(device.report().live[Purpose::Activation], 8000);
-    let gradients = y.sum().unwrap().backward().unwrap();
-    assert_eq!(device.report().live[Purpose::Gradient], 8000);
-    drop((gradients, v, x));
-    let report = device.report();
-    assert_eq!((report.live.total(), report.peaks[Purpose::Other]), (8000, 8000));
-    drop(y);
-    assert_eq!(device.live_bytes(), 0);
-    assert!(device.report().peak >= 24_000);
-    device.reset_peak();
-    let report = device.report();
-    assert_eq!((report.peak, report.allocations, report.peaks.total()), (0, 0, 0));
-    assert!(report.to_string().contains("peak 0 B"));
+    for device in kinds().map(Kind::plain) {
+        // Only a GPU's, of its scratch.
+        let base = device.live_bytes();
+        assert_eq!(device.report().live[Purpose::Other], base);
+        let x = Tensor::zeros([1000], DType::F64, &device).unwrap();
+        let live = device.report().live;
+        let one = base + 8000;
+        assert_eq!((live[Purpose::Other], live.total(), device.live_bytes()), (one, one, one));
+        let tape = Tape::new();
+        let v = tape.variable(x.clone()).unwrap();
+        let y = v.square().unwrap();
+        assert_eq!(device.report().live[Purpose::Activation], 8000);
+        let gradients = y.sum().unwrap().backward().unwrap();
+        assert_eq!(device.report().live[Purpose::Gradient], 8000);
+        drop((gradients, v, x));
+        let report = device.report();
+        assert_eq!((report.live.total(), report.peaks[Purpose::Other]), (one, one));
+        drop(y);
+        assert_eq!(device.live_bytes(), base);
+        assert!(device.report().peak - base >= 24_000);
+        device.reset_peak();
+        let report = device.report();
+        assert_eq!((report.peak, report.allocations, report.peaks.total()), (base, 0, base));
+        assert!(report.to_string().contains(&format!("peak {}", format_bytes(base))));
+    }
 }
 
 #[test]
 fn scopes_nest_and_see_their_own_peaks() {
-    let device = plain();
-    let outer = device.scope("step");
-    let kept = Tensor::zeros([100], DType::F32, &device).unwrap();
-    let inner = device.scope("forward");
-    drop(Tensor::zeros([1000], DType::F32, &device).unwrap());
-    assert_eq!(inner.so_far().peak, 4400);
-    let inner = inner.end();
-    drop(kept);
-    let outer = outer.end();
-    assert_eq!(inner.path, "step/forward");
-    assert_eq!((inner.live_before, inner.peak, inner.live_after), (400, 4400, 400));
-    assert_eq!((outer.live_before, outer.peak, outer.live_after), (0, 4400, 0));
-    let text = device.report().to_string();
-    assert!(text.contains("step/forward") && text.contains("workspace"), "{text}");
-    assert_eq!(device.report().scopes.len(), 2);
+    for device in kinds().map(Kind::plain) {
+        let base = device.live_bytes();
+        let outer = device.scope("step");
+        let kept = Tensor::zeros([100], DType::F32, &device).unwrap();
+        let inner = device.scope("forward");
+        drop(Tensor::zeros([1000], DType::F32, &device).unwrap());
+        assert_eq!(inner.so_far().peak - base, 4400);
+        let inner = inner.end();
+        drop(kept);
+        let outer = outer.end();
+        assert_eq!(inner.path, "step/forward");
+        let seen = |scope: &ScopeReport| {
+            [scope.live_before, scope.peak, scope.live_after].map(|bytes| bytes - base)
+        };
+        assert_eq!(seen(&inner), [400, 4400, 400]);
+        assert_eq!(seen(&outer), [0, 4400, 0]);
+        let text = device.report().to_string();
+        assert!(text.contains("step/forward") && text.contains("workspace"), "{text}");
+        assert_eq!(device.report().scopes.len(), 2);
+    }
 }

@@ -1,12 +1,13 @@
 //! Wrong arguments are refused with a matching error, and leave the meter as it was.
 
-mod common;
+mod support;
 
 use capgrad::{
     CpuOptions, CrossEntropyOptions, DType, Device, Error, Reduction, Result, Tape, Tensor, Var,
     cat, stack,
 };
-use common::*;
+use support::devices;
+use support::ops::*;
 
 /// What the refused calls are made with.
 struct Given {

@@ -1,10 +1,11 @@
 //! Every operation's gradient against finite differences, and every dtype against f64.
 
-mod common;
+mod support;
 
 use capgrad::{DType, Device, GradCheck, Result, Tape, Tensor, Var, gradcheck};
-use common::cases::{Case, all};
-use common::{data, devices, rel_error, tensor, tolerance};
+use support::cases::{Case, all};
+use support::ops::{data, tensor};
+use support::{devices, relative_error, tolerance};
 
 /// Runs `check` for every operation on every list of its shapes, and reports what fails together.
 fn for_every_case(check: impl Fn(&Device, &Case, &[Tensor]) -> Result<(), String>) {
@@ -99,7 +100,7 @@ fn every_dtype_agrees_with_f64() {
                 return Err(format!("{dtype}: {} gradients", results.len() - 1));
             }
             for (i, (result, reference)) in results.iter().zip(&reference).enumerate() {
-                let error = rel_error(result, reference);
+                let error = relative_error(result, reference);
                 if error > tolerance(dtype) {
                     let which = if i == 0 { "result" } else { "gradient" };
                     return Err(format!("{dtype}: {which} {i} has error {error:e}"));

@@ -1,9 +1,10 @@
 //! What operations keep for their gradients, by the meter.
 
-mod common;
+mod support;
 
 use capgrad::{DType, Device, Reduction, Result, Tape, Tensor, Var, cat};
-use common::*;
+use support::devices;
+use support::ops::*;
 
 const N: usize = 1000;
 const BYTES: u64 = 8 * N as u64;

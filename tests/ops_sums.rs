@@ -1,10 +1,11 @@
 //! Reductions, normalisations, pooling and losses against their definitions over f64.
 
-mod common;
+mod support;
 
 use capgrad::{CrossEntropyOptions, DType, Device, Reduction, Result, Tape, Tensor, Var};
-use common::cases::labels;
-use common::*;
+use support::cases::labels;
+use support::devices;
+use support::ops::*;
 
 fn values(x: Result<Var>) -> Vec<f64> {
     x.and_then(|x| x.tensor().to_f64_vec()).expect("a result")

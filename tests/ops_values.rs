@@ -1,10 +1,11 @@
 //! Results against numbers from elsewhere: the definitions, written out over f64, and cases done by
 //! hand.
 
-mod common;
+mod support;
 
 use capgrad::{DType, Device, Reduction, Result, Tape, Tensor, Var, cat, stack};
-use common::*;
+use support::devices;
+use support::ops::*;
 
 fn values(x: Result<Var>) -> Vec<f64> {
     x.and_then(|x| x.tensor().to_f64_vec()).expect("a result")

@@ -7,7 +7,9 @@ use capgrad::optim::{AdamOptions, SgdOptions};
 use capgrad::{
     Adam, AdamW, DType, Device, Error, Gradients, Parameter, Purpose, Sgd, Tape, Tensor,
 };
-use support::{Numbers, bits, poisoned, relative_error, rounded, tensor, tolerance, values};
+use support::{
+    Kind, Numbers, bits, devices, kinds, relative_error, rounded, tensor, tolerance, values,
+};
 
 const SIZE: usize = 37;
 
@@ -26,13 +28,14 @@ fn gradients(parameters: &[(&Parameter, &[f64])], device: &Device) -> Gradients 
 
 /// The same six steps by an optimiser and by its formula, which is given step, p, g and state.
 fn compare(
+    kind: Kind,
     what: &str,
     states: usize,
     mut step: impl FnMut(&Parameter, &Gradients),
     formula: impl Fn(i32, f64, f64, &mut [f64; 2]) -> f64,
     dtype: DType,
 ) {
-    let device = poisoned();
+    let device = kind.poisoned();
     let mut numbers = Numbers(8);
     let mut p = rounded(&numbers.reals(SIZE), dtype);
     let parameter = Parameter::new("p", tensor(&p, [SIZE], dtype, &device)).unwrap();
@@ -52,9 +55,13 @@ fn compare(
     assert_eq!(device.report().live[Purpose::Optimiser] as usize, states * SIZE * each, "{what}");
 }
 
+fn each_dtype() -> impl Iterator<Item = (Kind, DType)> {
+    kinds().flat_map(|kind| DType::FLOATS.map(|dtype| (kind, dtype)))
+}
+
 #[test]
 fn sgd_follows_its_formula() {
-    for dtype in DType::FLOATS {
+    for (kind, dtype) in each_dtype() {
         for (momentum, weight_decay, nesterov) in [
             (0.0, 0.0, false),
             (0.0, 0.1, false),
@@ -66,6 +73,7 @@ fn sgd_follows_its_formula() {
             let options = SgdOptions { rate, momentum, weight_decay, nesterov };
             let mut sgd = None;
             compare(
+                kind,
                 &format!("{options:?}"),
                 usize::from(momentum > 0.0),
                 |p, g| {
@@ -99,12 +107,13 @@ fn adam(options: AdamOptions, decoupled: bool) -> impl Fn(i32, f64, f64, &mut [f
 
 #[test]
 fn adam_and_adamw_follow_their_formulas() {
-    for dtype in DType::FLOATS {
+    for (kind, dtype) in each_dtype() {
         for weight_decay in [0.0, 0.1] {
             let options =
                 AdamOptions { rate: 0.03, beta1: 0.8, weight_decay, ..Default::default() };
             let mut l2 = None;
             compare(
+                kind,
                 &format!("Adam {options:?}"),
                 2,
                 |p, g| {
@@ -116,6 +125,7 @@ fn adam_and_adamw_follow_their_formulas() {
             );
             let mut decoupled = None;
             compare(
+                kind,
                 &format!("AdamW {options:?}"),
                 2,
                 |p, g| {
@@ -131,69 +141,83 @@ fn adam_and_adamw_follow_their_formulas() {
 
 #[test]
 fn the_rate_can_change_between_steps() {
-    let device = poisoned();
-    let p = Parameter::new("p", tensor(&[1.0], [1], DType::F64, &device)).unwrap();
-    let mut sgd = Sgd::new([p.clone()], SgdOptions { rate: 0.5, ..Default::default() }).unwrap();
-    sgd.step(&gradients(&[(&p, &[1.0])], &device)).unwrap();
-    sgd.set_rate(0.25).unwrap();
-    sgd.step(&gradients(&[(&p, &[1.0])], &device)).unwrap();
-    assert_eq!(values(p.tensor()), [0.25]);
-    assert!(sgd.set_rate(f64::NAN).is_err() && sgd.set_rate(-1.0).is_err());
+    for device in devices() {
+        let p = Parameter::new("p", tensor(&[1.0], [1], DType::F64, &device)).unwrap();
+        let mut sgd =
+            Sgd::new([p.clone()], SgdOptions { rate: 0.5, ..Default::default() }).unwrap();
+        sgd.step(&gradients(&[(&p, &[1.0])], &device)).unwrap();
+        sgd.set_rate(0.25).unwrap();
+        sgd.step(&gradients(&[(&p, &[1.0])], &device)).unwrap();
+        assert_eq!(values(p.tensor()), [0.25]);
+        assert!(sgd.set_rate(f64::NAN).is_err() && sgd.set_rate(-1.0).is_err());
+    }
 }
 
 #[test]
 fn a_parameter_named_twice_or_without_gradient_or_frozen_is_handled_once_or_not() {
-    let device = poisoned();
-    let make = |name| Parameter::new(name, tensor(&[1.0], [1], DType::F64, &device)).unwrap();
-    let (p, unused, frozen) = (make("p"), make("unused"), make("frozen"));
-    let all = [p.clone(), p.clone(), unused.clone(), frozen.clone()];
-    let mut adam = Adam::new(all, AdamOptions { rate: 0.5, ..Default::default() }).unwrap();
-    assert_eq!(adam.parameters().count(), 3);
-    let given = gradients(&[(&p, &[3.0]), (&frozen, &[3.0])], &device);
-    frozen.set_trainable(false);
-    adam.step(&given).unwrap();
-    assert!((values(p.tensor())[0] - 0.5).abs() < 1e-7);
-    assert_eq!((values(unused.tensor()), values(frozen.tensor())), (vec![1.0], vec![1.0]));
-    assert_eq!(device.report().live[Purpose::Optimiser], 16, "state of one parameter only");
+    for device in devices() {
+        let make = |name| Parameter::new(name, tensor(&[1.0], [1], DType::F64, &device)).unwrap();
+        let (p, unused, frozen) = (make("p"), make("unused"), make("frozen"));
+        let all = [p.clone(), p.clone(), unused.clone(), frozen.clone()];
+        let mut adam = Adam::new(all, AdamOptions { rate: 0.5, ..Default::default() }).unwrap();
+        assert_eq!(adam.parameters().count(), 3);
+        let given = gradients(&[(&p, &[3.0]), (&frozen, &[3.0])], &device);
+        frozen.set_trainable(false);
+        adam.step(&given).unwrap();
+        assert!((values(p.tensor())[0] - 0.5).abs() < 1e-7);
+        assert_eq!((values(unused.tensor()), values(frozen.tensor())), (vec![1.0], vec![1.0]));
+        assert_eq!(device.report().live[Purpose::Optimiser], 16, "state of one parameter only");
+    }
 }
 
 #[test]
 fn a_refused_state_leaves_everything_untouched() {
-    let device = poisoned();
-    let mut numbers = Numbers(3);
-    let parameters: Vec<Parameter> = (0..3)
-        .map(|i| {
-            Parameter::new(format!("p{i}"), tensor(&numbers.reals(100), [100], DType::F64, &device))
+    for device in devices() {
+        let mut numbers = Numbers(3);
+        let parameters: Vec<Parameter> = (0..3)
+            .map(|i| {
+                Parameter::new(
+                    format!("p{i}"),
+                    tensor(&numbers.reals(100), [100], DType::F64, &device),
+                )
                 .unwrap()
-        })
-        .collect();
-    let data = numbers.reals(100);
-    let given: Vec<(&Parameter, &[f64])> = parameters.iter().map(|p| (p, &data[..])).collect();
-    let grads = gradients(&given, &device);
-    let mut adam = Adam::new(parameters.clone(), AdamOptions::default()).unwrap();
-    let state = || parameters.iter().map(|p| bits(p.tensor())).collect::<Vec<_>>();
-    let (before, live) = (state(), device.report().live);
-    // Six moments of 800 bytes: each refused in turn.
-    for moments in 0..6 {
-        device.set_memory_limit(Some(live.total() + moments * 800 + 799)).unwrap();
-        let error = adam.step(&grads).unwrap_err();
-        assert!(matches!(error, Error::MemoryLimit { purpose: Purpose::Optimiser, .. }), "{error}");
-        assert_eq!((state(), device.report().live), (before.clone(), live), "{moments} moments");
-    }
-    device.set_memory_limit(Some(live.total() + 4800)).unwrap();
-    adam.step(&grads).unwrap();
-    // The refusals were no steps: the first step is the rate times the sign.
-    for (p, before) in parameters.iter().zip(&before) {
-        for ((p, before), g) in values(p.tensor()).iter().zip(before).zip(&data) {
-            let expected = f64::from_bits(*before) - 1e-3 * g.signum();
-            assert!((p - expected).abs() < 1e-6);
+            })
+            .collect();
+        let data = numbers.reals(100);
+        let given: Vec<(&Parameter, &[f64])> = parameters.iter().map(|p| (p, &data[..])).collect();
+        let grads = gradients(&given, &device);
+        let mut adam = Adam::new(parameters.clone(), AdamOptions::default()).unwrap();
+        let state = || parameters.iter().map(|p| bits(p.tensor())).collect::<Vec<_>>();
+        let (before, live) = (state(), device.report().live);
+        // Six moments of 800 bytes: each refused in turn.
+        for moments in 0..6 {
+            device.set_memory_limit(Some(live.total() + moments * 800 + 799)).unwrap();
+            let error = adam.step(&grads).unwrap_err();
+            assert!(
+                matches!(error, Error::MemoryLimit { purpose: Purpose::Optimiser, .. }),
+                "{error}"
+            );
+            assert_eq!(
+                (state(), device.report().live),
+                (before.clone(), live),
+                "{moments} moments"
+            );
         }
+        device.set_memory_limit(Some(live.total() + 4800)).unwrap();
+        adam.step(&grads).unwrap();
+        // The refusals were no steps: the first step is the rate times the sign.
+        for (p, before) in parameters.iter().zip(&before) {
+            for ((p, before), g) in values(p.tensor()).iter().zip(before).zip(&data) {
+                let expected = f64::from_bits(*before) - 1e-3 * g.signum();
+                assert!((p - expected).abs() < 1e-6);
+            }
+        }
+        // And from now on nothing is allocated.
+        device.set_memory_limit(Some(1)).unwrap();
+        device.reset_peak();
+        adam.step(&grads).unwrap();
+        assert_eq!(device.report().allocations, 0);
     }
-    // And from now on nothing is allocated.
-    device.set_memory_limit(Some(1)).unwrap();
-    device.reset_peak();
-    adam.step(&grads).unwrap();
-    assert_eq!(device.report().allocations, 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use capgrad::{BuildError, DType, Error, SparseMatrix, bf16, f16};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use support::sparse::Entries;
-use support::{Numbers, plain, tensor, values};
+use support::{Kind, Numbers, sparse_kinds, tensor, values};
 
 fn entries() -> impl Strategy<Value = Entries> {
     (0usize..12, 0usize..12, 0usize..60, any::<u64>())
@@ -88,19 +88,21 @@ fn every_form_in_any_order_gives_the_same_matrix() {
 
 #[test]
 fn a_dense_matrix_and_back_in_every_dtype() {
-    let device = plain();
-    for dtype in DType::FLOATS {
-        for (rows, cols) in [(0, 0), (0, 4), (3, 0), (1, 1), (5, 7), (40, 3)] {
-            let mut data = Numbers(rows as u64).sixteenths(rows * cols);
-            data.iter_mut().step_by(3).for_each(|value| *value = 0.0);
-            let dense = tensor(&data, [rows, cols], dtype, &device);
-            let a = SparseMatrix::from_dense(&dense).unwrap();
-            assert_eq!((a.dtype(), a.device()), (dtype, &device));
-            assert_eq!(a.nnz(), data.iter().filter(|value| **value != 0.0).count());
-            assert_eq!(values(&a.to_dense().unwrap()), data);
+    for device in sparse_kinds().map(Kind::plain) {
+        let base = device.live_bytes();
+        for dtype in DType::FLOATS {
+            for (rows, cols) in [(0, 0), (0, 4), (3, 0), (1, 1), (5, 7), (40, 3)] {
+                let mut data = Numbers(rows as u64).sixteenths(rows * cols);
+                data.iter_mut().step_by(3).for_each(|value| *value = 0.0);
+                let dense = tensor(&data, [rows, cols], dtype, &device);
+                let a = SparseMatrix::from_dense(&dense).unwrap();
+                assert_eq!((a.dtype(), a.device()), (dtype, &device));
+                assert_eq!(a.nnz(), data.iter().filter(|value| **value != 0.0).count());
+                assert_eq!(values(&a.to_dense().unwrap()), data);
+            }
         }
+        assert_eq!(device.live_bytes(), base);
     }
-    assert_eq!(device.live_bytes(), 0);
 }
 
 #[test]

@@ -9,7 +9,9 @@ use capgrad::{
     Tensor,
 };
 use support::sparse::Entries;
-use support::{Numbers, assert_close, plain, poisoned, relative_error, tensor, values};
+use support::{
+    Kind, Numbers, assert_close, relative_error, sparse_devices, sparse_kinds, tensor, values,
+};
 
 /// `n × n` with `per_row` entries a row, spread out.
 fn large(n: usize, per_row: usize) -> Entries {
@@ -35,6 +37,7 @@ fn build(entries: &Entries, device: &Device) -> SparseMatrix {
 /// parameter, the product, its square, and a gradient of each of two.
 fn peak_beside_vectors(a: &SparseMatrix, batch: usize) -> u64 {
     let (n, device) = (a.cols(), a.device());
+    let base = device.live_bytes() - a.bytes() as u64;
     let x = tensor(&Numbers(5).sixteenths(batch * n), [batch, n], DType::F32, device);
     let w = Parameter::new("w", x).unwrap();
     let mut sgd = Sgd::new([w.clone()], SgdOptions::default()).unwrap();
@@ -45,14 +48,16 @@ fn peak_beside_vectors(a: &SparseMatrix, batch: usize) -> u64 {
     let loss = y.square().unwrap().mean().unwrap();
     drop(y);
     sgd.step(&loss.backward().unwrap()).unwrap();
-    device.report().peak - 4 * (batch * n * 4) as u64
+    device.report().peak - base - 4 * (batch * n * 4) as u64
 }
 
 #[test]
 fn a_step_peaks_at_one_matrix_and_the_dense_vectors() {
-    for (n, per_row, batch) in [(20_000, 100, 1), (20_000, 100, 3), (20_000, 20, 1)] {
+    let sizes = [(20_000, 100, 1), (20_000, 100, 3), (20_000, 20, 1)];
+    let each = sparse_kinds().flat_map(|kind| sizes.map(|sizes| (kind, sizes)));
+    for (kind, (n, per_row, batch)) in each {
         let entries = large(n, per_row);
-        let device = plain();
+        let device = kind.plain();
         let a = build(&entries, &device);
         let bytes = a.bytes() as u64;
         if (per_row, batch) != (100, 1) {
@@ -76,11 +81,13 @@ fn the_whole_workload_peaks_at_one_matrix_and_the_dense_vectors() {
     let col_indices: Vec<i32> = (0..n * per_row).map(place).collect();
     let row_offsets: Vec<i32> = (0..=n).map(|row| (row * per_row) as i32).collect();
     let values = vec![0.25f32; n * per_row];
-    let a = SparseMatrix::from_csr_owned(n, n, row_offsets, col_indices, values);
-    let a = a.unwrap().to(&plain()).unwrap();
-    assert_eq!(a.bytes(), 4 * (n + 1) + 8 * n * per_row);
-    let (peak, bytes) = (peak_beside_vectors(&a, 1), a.bytes() as u64);
-    assert!(peak <= bytes + bytes / 20, "{peak}, of which {bytes} the matrix");
+    let a = SparseMatrix::from_csr_owned(n, n, row_offsets, col_indices, values).unwrap();
+    for kind in sparse_kinds() {
+        let a = a.to(&kind.plain()).unwrap();
+        assert_eq!(a.bytes(), 4 * (n + 1) + 8 * n * per_row);
+        let (peak, bytes) = (peak_beside_vectors(&a, 1), a.bytes() as u64);
+        assert!(peak <= bytes + bytes / 20, "{peak}, of which {bytes} the matrix");
+    }
 }
 
 /// pytorch#109445, #1473.
@@ -97,8 +104,8 @@ fn live_bytes_are_flat_over_200_steps() {
         let a = SparseMatrix::from_csr(600, 600, &offsets, &columns, values);
         a.unwrap().to(device).unwrap()
     };
-    for from_csr in [true, false] {
-        let device = poisoned();
+    for (kind, from_csr) in sparse_kinds().flat_map(|kind| [(kind, true), (kind, false)]) {
+        let device = kind.poisoned();
         let a = if from_csr { csr(&device) } else { build(&entries, &device) };
         let start = tensor(&Numbers(1).reals(600), [1, 600], DType::F32, &device);
         let w = Parameter::new("w", start).unwrap();
@@ -128,36 +135,38 @@ fn gradients_for_the_values_take_memory_of_the_entries_and_not_of_their_square()
     let (n, nnz, width) = (110_000usize, 860_000usize, 200usize);
     let mut numbers = Numbers(6);
     let entries = Entries::random(n, n, nnz, &mut numbers);
-    let device = plain();
-    let a = build(&entries, &device);
-    let x: Vec<f32> = (0..n * width).map(|e| (e % 17) as f32 / 16.0 - 0.5).collect();
-    let dy: Vec<f32> = (0..n * width).map(|e| (e % 13) as f32 / 16.0 - 0.375).collect();
-    let tape = Tape::new();
-    let values = tape.variable(a.values().clone()).unwrap();
-    let xv = tape.constant(Tensor::from_slice(&x, [n, width], &device).unwrap());
-    device.reset_peak();
-    let live = device.live_bytes();
-    let y = a.matmul_values(&values, &xv).unwrap();
-    let gradient = Tensor::from_slice(&dy, [n, width], &device).unwrap();
-    let gradients = y.backward_with(gradient).unwrap();
-    let dense = (n * width * 4) as u64;
-    let peak = device.report().peak - live;
-    assert!(peak <= 2 * dense + 64 * MIB + 8 * nnz as u64, "{peak}");
-    let got = gradients.get(&values).unwrap().to_vec::<f32>().unwrap();
-    // Entries in stored order, a sample of them.
-    let mut places: Vec<(usize, usize)> = entries.i.into_iter().zip(entries.j).collect();
+    // Entries in stored order.
+    let mut places: Vec<(usize, usize)> =
+        entries.i.iter().copied().zip(entries.j.iter().copied()).collect();
     places.sort_unstable();
     places.dedup();
-    assert_eq!(places.len(), got.len());
-    let (mut out, mut expected) = (vec![], vec![]);
-    for _ in 0..2_000 {
-        let e = numbers.below(got.len());
-        let (i, j) = places[e];
-        let dot = |v: usize| dy[i * width + v] as f64 * x[j * width + v] as f64;
-        out.push(got[e] as f64);
-        expected.push((0..width).map(dot).sum());
+    let x: Vec<f32> = (0..n * width).map(|e| (e % 17) as f32 / 16.0 - 0.5).collect();
+    let dy: Vec<f32> = (0..n * width).map(|e| (e % 13) as f32 / 16.0 - 0.375).collect();
+    for device in sparse_kinds().map(Kind::plain) {
+        let a = build(&entries, &device);
+        let tape = Tape::new();
+        let values = tape.variable(a.values().clone()).unwrap();
+        let xv = tape.constant(Tensor::from_slice(&x, [n, width], &device).unwrap());
+        device.reset_peak();
+        let live = device.live_bytes();
+        let y = a.matmul_values(&values, &xv).unwrap();
+        let gradient = Tensor::from_slice(&dy, [n, width], &device).unwrap();
+        let gradients = y.backward_with(gradient).unwrap();
+        let dense = (n * width * 4) as u64;
+        let peak = device.report().peak - live;
+        assert!(peak <= 2 * dense + 64 * MIB + 8 * nnz as u64, "{peak}");
+        let got = gradients.get(&values).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(places.len(), got.len());
+        let (mut out, mut expected) = (vec![], vec![]);
+        for _ in 0..2_000 {
+            let e = numbers.below(got.len());
+            let (i, j) = places[e];
+            let dot = |v: usize| dy[i * width + v] as f64 * x[j * width + v] as f64;
+            out.push(got[e] as f64);
+            expected.push((0..width).map(dot).sum());
+        }
+        assert!(relative_error(&out, &expected) <= 1e-5);
     }
-    assert!(relative_error(&out, &expected) <= 1e-5);
 }
 
 /// `a` (symmetric or with a stored transpose) against the reference with the values it has now.
@@ -179,90 +188,95 @@ fn check_now(what: &str, a: &SparseMatrix, now: &Entries, device: &Device) {
 
 #[test]
 fn values_that_adam_trains_leave_no_stale_transpose_or_symmetry_behind() {
-    let device = poisoned();
-    // A symmetric pattern with symmetric values, in stored order.
-    let n = 12usize;
-    let places: Vec<(usize, usize)> = (0..n * n)
-        .map(|e| (e / n, e % n))
-        .filter(|(i, j)| (i + j) % 3 == 0 || i.abs_diff(*j) == 1)
-        .collect();
-    let value = |(i, j): &(usize, usize)| ((i * j + i + j) % 7) as f64 / 4.0 - 0.5;
-    let entries = |values: Vec<f64>| Entries {
-        rows: n,
-        cols: n,
-        i: places.iter().map(|place| place.0).collect(),
-        j: places.iter().map(|place| place.1).collect(),
-        values,
-    };
-    let start = entries(places.iter().map(value).collect());
-    let fresh = || SparseMatrix::from_coo(n, n, &start.i, &start.j, &start.values).unwrap();
-    let always = SparseOptions { stored_transpose: StoredTranspose::Always, width: 3 };
-    let matrices = [
-        ("plain", fresh().to(&device).unwrap()),
-        ("stored transpose", fresh().to_with(&device, always).unwrap()),
-        ("symmetric", fresh().symmetric().unwrap().to(&device).unwrap()),
-    ];
-    for (what, a) in matrices {
-        check_now(what, &a, &start, &device);
-        let parameter = Parameter::new("values", a.values().clone()).unwrap();
-        let options = AdamOptions { rate: 0.1, ..Default::default() };
-        let mut adam = Adam::new([parameter.clone()], options).unwrap();
-        let x = tensor(&Numbers(3).sixteenths(n * 2), [n, 2], DType::F64, &device);
-        for step in 0..3 {
-            let tape = Tape::new();
-            let v = tape.parameter(&parameter);
-            let y = a.matmul_values(&v, &tape.constant(x.clone())).unwrap();
-            adam.step(&y.square().unwrap().mean().unwrap().backward().unwrap()).unwrap();
-            let now = entries(values(parameter.tensor()));
-            assert_ne!(now.values, start.values);
-            check_now(&format!("{what} after step {step}"), &a, &now, &device);
+    for device in sparse_devices() {
+        // A symmetric pattern with symmetric values, in stored order.
+        let n = 12usize;
+        let places: Vec<(usize, usize)> = (0..n * n)
+            .map(|e| (e / n, e % n))
+            .filter(|(i, j)| (i + j) % 3 == 0 || i.abs_diff(*j) == 1)
+            .collect();
+        let value = |(i, j): &(usize, usize)| ((i * j + i + j) % 7) as f64 / 4.0 - 0.5;
+        let entries = |values: Vec<f64>| Entries {
+            rows: n,
+            cols: n,
+            i: places.iter().map(|place| place.0).collect(),
+            j: places.iter().map(|place| place.1).collect(),
+            values,
+        };
+        let start = entries(places.iter().map(value).collect());
+        let fresh = || SparseMatrix::from_coo(n, n, &start.i, &start.j, &start.values).unwrap();
+        let always = SparseOptions { stored_transpose: StoredTranspose::Always, width: 3 };
+        let matrices = [
+            ("plain", fresh().to(&device).unwrap()),
+            ("stored transpose", fresh().to_with(&device, always).unwrap()),
+            ("symmetric", fresh().symmetric().unwrap().to(&device).unwrap()),
+        ];
+        for (what, a) in matrices {
+            check_now(what, &a, &start, &device);
+            let parameter = Parameter::new("values", a.values().clone()).unwrap();
+            let options = AdamOptions { rate: 0.1, ..Default::default() };
+            let mut adam = Adam::new([parameter.clone()], options).unwrap();
+            let x = tensor(&Numbers(3).sixteenths(n * 2), [n, 2], DType::F64, &device);
+            for step in 0..3 {
+                let tape = Tape::new();
+                let v = tape.parameter(&parameter);
+                let y = a.matmul_values(&v, &tape.constant(x.clone())).unwrap();
+                adam.step(&y.square().unwrap().mean().unwrap().backward().unwrap()).unwrap();
+                let now = entries(values(parameter.tensor()));
+                assert_ne!(now.values, start.values);
+                check_now(&format!("{what} after step {step}"), &a, &now, &device);
+            }
+            assert!(!a.is_symmetric() && !a.has_stored_transpose(), "{what}");
+            // Laid out again, the transpose is that of the new values.
+            let again = a.to_with(&device, always).unwrap();
+            assert!(again.has_stored_transpose());
+            check_now(what, &again, &entries(values(a.values())), &device);
         }
-        assert!(!a.is_symmetric() && !a.has_stored_transpose(), "{what}");
-        // Laid out again, the transpose is that of the new values.
-        let again = a.to_with(&device, always).unwrap();
-        assert!(again.has_stored_transpose());
-        check_now(what, &again, &entries(values(a.values())), &device);
     }
 }
 
 #[test]
 fn a_step_between_forward_and_backward_is_noticed() {
-    let device = poisoned();
-    let a = SparseMatrix::from_coo(2, 2, &[0, 1], &[1, 0], &[2.0f64, 3.0]).unwrap();
-    let a = a.to(&device).unwrap();
-    let tape = Tape::new();
-    let x = tape.variable(Tensor::ones([1, 2], DType::F64, &device).unwrap()).unwrap();
-    let y = a.apply(&x).unwrap().sum().unwrap();
-    a.values().copy_from(&Tensor::ones([2], DType::F64, &device).unwrap()).unwrap();
-    let error = y.backward().err().unwrap();
-    assert!(error.to_string().contains("sparse apply"), "{error}");
+    for device in sparse_devices() {
+        let a = SparseMatrix::from_coo(2, 2, &[0, 1], &[1, 0], &[2.0f64, 3.0]).unwrap();
+        let a = a.to(&device).unwrap();
+        let tape = Tape::new();
+        let x = tape.variable(Tensor::ones([1, 2], DType::F64, &device).unwrap()).unwrap();
+        let y = a.apply(&x).unwrap().sum().unwrap();
+        a.values().copy_from(&Tensor::ones([2], DType::F64, &device).unwrap()).unwrap();
+        let error = y.backward().err().unwrap();
+        assert!(error.to_string().contains("sparse apply"), "{error}");
+    }
 }
 
 #[test]
 fn a_stored_transpose_is_taken_only_when_asked_for_or_where_a_limit_leaves_room() {
     let entries = large(2_000, 10);
-    let unlimited = plain();
-    let a = build(&entries, &unlimited);
-    assert!(!a.has_stored_transpose());
-    let bytes = a.bytes();
-    let with = |limit: u64, stored_transpose| {
-        let device = plain();
-        device.set_memory_limit(Some(limit)).unwrap();
-        let options = SparseOptions { stored_transpose, width: 8 };
-        let moved = a.to_with(&device, options).unwrap();
-        assert_eq!(device.live_bytes() as usize, moved.bytes());
-        (moved.has_stored_transpose(), moved.bytes())
-    };
-    let (auto, never, always) =
-        (StoredTranspose::Auto, StoredTranspose::Never, StoredTranspose::Always);
-    assert_eq!(with(bytes as u64 + 100, auto), (false, bytes));
-    let (stored, both) = with(100 * bytes as u64, auto);
-    assert_eq!(both, if stored { 2 * bytes } else { bytes });
-    assert_eq!(with(100 * bytes as u64, never), (false, bytes));
-    assert_eq!(with(2 * bytes as u64, always), (true, 2 * bytes));
-    let device = plain();
-    device.set_memory_limit(Some(2 * bytes as u64 - 1)).unwrap();
-    let options = SparseOptions { stored_transpose: always, width: 8 };
-    assert!(a.to_with(&device, options).is_err());
-    assert_eq!(device.live_bytes(), 0);
+    for kind in sparse_kinds() {
+        let a = build(&entries, &kind.plain());
+        assert!(!a.has_stored_transpose());
+        let bytes = a.bytes();
+        let with = |limit: u64, stored_transpose| {
+            let device = kind.plain();
+            let base = device.live_bytes();
+            device.set_memory_limit(Some(base + limit)).unwrap();
+            let options = SparseOptions { stored_transpose, width: 8 };
+            let moved = a.to_with(&device, options).unwrap();
+            assert_eq!((device.live_bytes() - base) as usize, moved.bytes());
+            (moved.has_stored_transpose(), moved.bytes())
+        };
+        let (auto, never, always) =
+            (StoredTranspose::Auto, StoredTranspose::Never, StoredTranspose::Always);
+        assert_eq!(with(bytes as u64 + 100, auto), (false, bytes));
+        let (stored, both) = with(100 * bytes as u64, auto);
+        assert_eq!(both, if stored { 2 * bytes } else { bytes });
+        assert_eq!(with(100 * bytes as u64, never), (false, bytes));
+        assert_eq!(with(2 * bytes as u64, always), (true, 2 * bytes));
+        let device = kind.plain();
+        let base = device.live_bytes();
+        device.set_memory_limit(Some(base + 2 * bytes as u64 - 1)).unwrap();
+        let options = SparseOptions { stored_transpose: always, width: 8 };
+        assert!(a.to_with(&device, options).is_err());
+        assert_eq!(device.live_bytes(), base);
+    }
 }

@@ -7,7 +7,7 @@ use capgrad::{
     Conv1d, CpuOptions, DType, Device, Error, Gradients, Parameter, SparseMatrix, Tape, Tensor,
     Var, no_grad,
 };
-use support::{Numbers, bits, plain, poisoned, tensor, values};
+use support::{Kind, Numbers, bits, devices, kinds, tensor, values};
 
 const fn shared<T: Send + Sync>() {}
 
@@ -23,46 +23,60 @@ const _: () = {
     shared::<Error>();
 };
 
+/// Two devices, of one kind and of two.
+fn pairs() -> impl Iterator<Item = (Device, Device)> {
+    let second = |first: Kind| kinds().map(move |second| (first.poisoned(), second.poisoned()));
+    kinds().flat_map(second)
+}
+
 /// One step on `device`: loss and gradients, bit for bit.
-fn step(conv: &Conv1d, a: &SparseMatrix, x: &Tensor) -> Vec<u64> {
+fn step(conv: &Conv1d, a: Option<&SparseMatrix>, x: &Tensor) -> Vec<u64> {
     let tape = Tape::new();
     let y = conv.forward(&tape.constant(x.clone())).unwrap().relu().unwrap();
-    let y = a.apply(&y.flatten(1).unwrap()).unwrap();
+    let y = y.flatten(1).unwrap();
+    let y = a.map_or(Ok(y.clone()), |a| a.apply(&y)).unwrap();
     let gradients = y.square().unwrap().mean().unwrap().backward().unwrap();
     conv.parameters().iter().flat_map(|p| bits(gradients.parameter(p).unwrap())).collect()
 }
 
 #[test]
 fn threads_share_a_device_and_its_parameters() {
-    let device = poisoned();
-    let conv = Conv1d::builder(3, 8, 5).build(&device).unwrap();
-    let n = 8 * 46;
-    let (i, j): (Vec<usize>, Vec<usize>) = (0..4 * n).map(|e| (e % n, e * 13 % n)).unzip();
-    let a = SparseMatrix::from_coo(n, n, &i, &j, vec![0.5f32; 4 * n]).unwrap();
-    let a = a.to(&device).unwrap();
-    let x = tensor(&Numbers(1).reals(4 * 3 * 50), [4, 3, 50], DType::F32, &device);
-    let expected = step(&conv, &a, &x);
-    let live = device.live_bytes();
-    std::thread::scope(|threads| {
-        for _ in 0..4 {
-            threads.spawn(|| {
-                for _ in 0..20 {
-                    assert_eq!(step(&conv, &a, &x), expected);
-                }
-            });
-        }
-    });
-    assert_eq!(device.live_bytes(), live);
+    for kind in kinds() {
+        let device = kind.poisoned();
+        // Bits are compared.
+        device.set_deterministic(true);
+        let conv = Conv1d::builder(3, 8, 5).build(&device).unwrap();
+        let a = kind.has_sparse_products().then(|| {
+            let n = 8 * 46;
+            let (i, j): (Vec<usize>, Vec<usize>) = (0..4 * n).map(|e| (e % n, e * 13 % n)).unzip();
+            let a = SparseMatrix::from_coo(n, n, &i, &j, vec![0.5f32; 4 * n]).unwrap();
+            a.to(&device).unwrap()
+        });
+        let x = tensor(&Numbers(1).reals(4 * 3 * 50), [4, 3, 50], DType::F32, &device);
+        let expected = step(&conv, a.as_ref(), &x);
+        let live = device.live_bytes();
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    for _ in 0..20 {
+                        assert_eq!(step(&conv, a.as_ref(), &x), expected);
+                    }
+                });
+            }
+        });
+        assert_eq!(device.live_bytes(), live);
+    }
 }
 
 #[test]
 fn a_graph_made_on_one_thread_goes_backward_on_another() {
-    let device = poisoned();
-    let tape = Tape::new();
-    let x = tape.variable(tensor(&[1.0, -2.0], [2], DType::F64, &device)).unwrap();
-    let loss = x.square().unwrap().sum().unwrap();
-    let gradients = std::thread::spawn(move || loss.backward().unwrap()).join().unwrap();
-    assert_eq!(values(gradients.get(&x).unwrap()), [2.0, -4.0]);
+    for device in devices() {
+        let tape = Tape::new();
+        let x = tape.variable(tensor(&[1.0, -2.0], [2], DType::F64, &device)).unwrap();
+        let loss = x.square().unwrap().sum().unwrap();
+        let gradients = std::thread::spawn(move || loss.backward().unwrap()).join().unwrap();
+        assert_eq!(values(gradients.get(&x).unwrap()), [2.0, -4.0]);
+    }
 }
 
 #[test]
@@ -84,77 +98,89 @@ fn results_do_not_depend_on_the_number_of_threads() {
 
 #[test]
 fn one_graph_crosses_two_devices_and_both_meters_are_right() {
-    let (first, second) = (poisoned(), poisoned());
-    let x = tensor(&Numbers(1).reals(1000), [1000], DType::F64, &first);
-    let tape = Tape::new();
-    let v = tape.variable(x.clone()).unwrap();
-    let there = v.square().unwrap().to(&second).unwrap();
-    assert_eq!((there.device(), second.live_bytes()), (&second, 8000));
-    let back = there.square().unwrap().to(&first).unwrap();
-    assert_eq!(back.device(), &first);
-    drop(there);
-    // The square on the second device keeps its operand there; its result has gone.
-    assert_eq!(second.live_bytes(), 8000);
-    let loss = back.sum().unwrap();
-    drop(back);
-    let gradients = loss.backward().unwrap();
-    let dx = gradients.get(&v).unwrap();
-    assert_eq!(dx.device(), &first);
-    for (dx, x) in values(dx).iter().zip(values(&x)) {
-        let expected = 4.0 * x.powi(3);
-        assert!((dx - expected).abs() <= 1e-12 * expected.abs().max(1e-300));
+    for (first, second) in pairs() {
+        let bases = [first.live_bytes(), second.live_bytes()];
+        let live = || (first.live_bytes() - bases[0], second.live_bytes() - bases[1]);
+        let x = tensor(&Numbers(1).reals(1000), [1000], DType::F64, &first);
+        let tape = Tape::new();
+        let v = tape.variable(x.clone()).unwrap();
+        let there = v.square().unwrap().to(&second).unwrap();
+        assert_eq!((there.device(), live().1), (&second, 8000));
+        let back = there.square().unwrap().to(&first).unwrap();
+        assert_eq!(back.device(), &first);
+        drop(there);
+        // The square on the second device keeps its operand there; its result has gone.
+        assert_eq!(live().1, 8000);
+        let loss = back.sum().unwrap();
+        drop(back);
+        let gradients = loss.backward().unwrap();
+        let dx = gradients.get(&v).unwrap();
+        assert_eq!(dx.device(), &first);
+        for (dx, x) in values(dx).iter().zip(values(&x)) {
+            let expected = 4.0 * x.powi(3);
+            assert!((dx - expected).abs() <= 1e-12 * expected.abs().max(1e-300));
+        }
+        assert_eq!(live(), (16_000, 0));
+        assert!(second.report().peak - bases[1] <= 4 * 8000);
     }
-    assert_eq!((first.live_bytes(), second.live_bytes()), (16_000, 0));
-    assert!(second.report().peak <= 4 * 8000);
 }
 
 /// pytorch#84999: work on one device touches no other.
 #[test]
 fn devices_are_independent() {
-    let (first, second) = (poisoned(), poisoned());
-    second.set_workspace_cap(0);
-    second.set_memory_limit(Some(1 << 20)).unwrap();
-    first.reset_peak();
-    let conv = Conv1d::builder(3, 4, 3).build(&second).unwrap();
-    let x = Tensor::ones([2, 3, 9], DType::F32, &second).unwrap();
-    let tape = Tape::new();
-    let v = tape.variable(x).unwrap();
-    let gradients = conv.forward(&v).unwrap().mean().unwrap().backward().unwrap();
-    assert_eq!(gradients.get(&v).unwrap().device(), &second);
-    let report = first.report();
-    assert_eq!((report.peak, report.allocations), (0, 0));
-    assert_eq!((first.memory_limit(), first.workspace_cap()), (None, Some(64 << 20)));
-    assert_ne!(first.name(), second.name());
+    for (first, second) in pairs() {
+        let base = first.live_bytes();
+        second.set_workspace_cap(0);
+        second.set_memory_limit(Some(second.live_bytes() + (1 << 20))).unwrap();
+        first.reset_peak();
+        let conv = Conv1d::builder(3, 4, 3).build(&second).unwrap();
+        let x = Tensor::ones([2, 3, 9], DType::F32, &second).unwrap();
+        let tape = Tape::new();
+        let v = tape.variable(x).unwrap();
+        let gradients = conv.forward(&v).unwrap().mean().unwrap().backward().unwrap();
+        assert_eq!(gradients.get(&v).unwrap().device(), &second);
+        let report = first.report();
+        assert_eq!((report.peak, report.allocations), (base, 0));
+        assert_eq!((first.memory_limit(), first.workspace_cap()), (None, Some(64 << 20)));
+        assert_ne!(first.name(), second.name());
+    }
 }
 
 /// pytorch#33814.
 #[test]
 fn operands_on_two_devices_are_named_with_the_operation() {
-    let (first, second) = (plain(), plain());
-    let on = |device: &Device, shape: &[usize]| {
-        Var::from(Tensor::ones(shape, DType::F32, device).unwrap())
-    };
-    let (x, w, b) = (on(&first, &[1, 2, 5]), on(&second, &[3, 2, 2]), on(&second, &[3]));
-    let options = Default::default();
-    let errors = [
-        ("conv1d", x.conv1d(&w, None, &options).unwrap_err()),
-        ("conv1d", x.conv1d(&w.to(&first).unwrap(), Some(&b), &options).unwrap_err()),
-        (
-            "conv_transpose1d",
-            x.conv_transpose1d(&on(&second, &[2, 3, 2]), None, &Default::default()).unwrap_err(),
-        ),
-        ("matmul", on(&first, &[2, 2]).matmul(&on(&second, &[2, 2])).unwrap_err()),
-        ("linear", on(&first, &[2, 2]).linear(&on(&second, &[2, 2]), None).unwrap_err()),
-        ("add", on(&first, &[2]).add(&on(&second, &[2])).unwrap_err()),
-        ("copy_from", on(&first, &[2]).tensor().copy_from(on(&second, &[2]).tensor()).unwrap_err()),
-    ];
-    for (op, error) in errors {
-        assert!(matches!(error, Error::DeviceMismatch { .. }), "{error}");
-        let text = error.to_string();
-        assert!(text.starts_with(op), "{text}");
-        assert!(text.contains(first.name()) && text.contains(second.name()), "{text}");
+    for (first, second) in pairs() {
+        let bases = [first.live_bytes(), second.live_bytes()];
+        let on = |device: &Device, shape: &[usize]| {
+            Var::from(Tensor::ones(shape, DType::F32, device).unwrap())
+        };
+        let (x, w, b) = (on(&first, &[1, 2, 5]), on(&second, &[3, 2, 2]), on(&second, &[3]));
+        let options = Default::default();
+        let errors = [
+            ("conv1d", x.conv1d(&w, None, &options).unwrap_err()),
+            ("conv1d", x.conv1d(&w.to(&first).unwrap(), Some(&b), &options).unwrap_err()),
+            (
+                "conv_transpose1d",
+                x.conv_transpose1d(&on(&second, &[2, 3, 2]), None, &Default::default())
+                    .unwrap_err(),
+            ),
+            ("matmul", on(&first, &[2, 2]).matmul(&on(&second, &[2, 2])).unwrap_err()),
+            ("linear", on(&first, &[2, 2]).linear(&on(&second, &[2, 2]), None).unwrap_err()),
+            ("add", on(&first, &[2]).add(&on(&second, &[2])).unwrap_err()),
+            (
+                "copy_from",
+                on(&first, &[2]).tensor().copy_from(on(&second, &[2]).tensor()).unwrap_err(),
+            ),
+        ];
+        for (op, error) in errors {
+            assert!(matches!(error, Error::DeviceMismatch { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.starts_with(op), "{text}");
+            assert!(text.contains(first.name()) && text.contains(second.name()), "{text}");
+        }
+        let live = [first.live_bytes() - bases[0], second.live_bytes() - bases[1]];
+        assert_eq!(live, [4 * 10, 4 * 15]);
     }
-    assert_eq!((first.live_bytes(), second.live_bytes()), (4 * 10, 4 * 15));
 }
 
 /// A worker that waits for a device's pool may be handed another of the caller's tasks meanwhile.

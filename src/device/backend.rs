@@ -8,6 +8,7 @@ use super::philox::Stream;
 use super::spec::*;
 use crate::dtype::DType;
 use crate::error::Result;
+pub(crate) use crate::memory::DriverMemory;
 use crate::plan::Candidate;
 use crate::tensor::{Storage, Tensor};
 use std::any::Any;
@@ -32,6 +33,15 @@ pub(crate) enum Query {
     Sparse(SparseSpec, DType),
 }
 
+/// The terms on which candidates are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Terms {
+    /// The cap in force: what is over it is offered split as well.
+    pub(crate) cap: u64,
+    /// Whether products of f32 may be rounded to TF32.
+    pub(crate) allow_tf32: bool,
+}
+
 /// What a device must be able to do.
 pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Memory of `bytes` bytes, aligned for every dtype, holding anything.
@@ -45,6 +55,16 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     fn read(&self, x: &Tensor, data: &mut [u8]) -> Result<()>;
     /// Waits until everything asked for has been done.
     fn synchronize(&self) -> Result<()>;
+    /// Gives memory that is cached and not in use back to the system.
+    fn trim(&self) -> Result<()> {
+        Ok(())
+    }
+    /// What the driver says of the device's memory, where there is a driver.
+    fn driver_memory(&self) -> Option<DriverMemory> {
+        None
+    }
+    /// The high marks of [`Backend::driver_memory`] start again.
+    fn reset_driver_peaks(&self) {}
 
     /// Every element becomes `value`.
     fn fill(&self, out: &Tensor, value: f64) -> Result<()>;
@@ -193,9 +213,9 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// `ignore`; `(i64::MAX, i64::MIN)` where nothing is left.
     fn index_range(&self, index: &Tensor, ignore: Option<i64>) -> Result<(i64, i64)>;
 
-    /// The algorithms for a planned operation. `cap` is the cap in force: what is over it is
-    /// offered split as well. An algorithm without workspace is always among them.
-    fn candidates(&self, query: &Query, cap: u64) -> Vec<Candidate>;
+    /// The algorithms for a planned operation. An algorithm without workspace is always among
+    /// them.
+    fn candidates(&self, query: &Query, terms: Terms) -> Vec<Candidate>;
     /// Runs one of them. Operands as [`Query`] says; `workspace` has `candidate.workspace` bytes.
     fn run(
         &self,

@@ -3,21 +3,23 @@
 
 mod backend;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod options;
 pub(crate) mod philox;
 pub(crate) mod spec;
 
-pub(crate) use backend::{Backend, Buffer, Query};
-pub use options::{CpuOptions, Ranking};
+pub(crate) use backend::{Backend, Buffer, Query, Terms};
+pub use options::{CpuOptions, CudaOptions, Ranking};
 pub use spec::{ConvGeometry, ConvPass};
 
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::memory::{Meter, Purpose, Report, Scope};
-use crate::plan::{CapGuard, Plan, Planner};
+use crate::plan::{CapGuard, Plan, Planner, Tf32Guard};
 use crate::tensor::Storage;
 use options::Settings;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use philox::Stream;
 use std::fmt;
 use std::str::FromStr;
@@ -72,28 +74,60 @@ impl Device {
         Ok(Device::with_backend(name, backend))
     }
 
-    /// The CUDA device `ordinal`.
+    /// The CUDA device `ordinal`, in the driver's numbering: every call gives the same one.
+    ///
+    /// ```
+    /// use capgrad::{Device, Error};
+    /// match Device::cuda(0) {
+    ///     Ok(device) => assert_eq!(device.name(), "cuda:0"),
+    ///     Err(error) => assert!(matches!(error, Error::DeviceNotAvailable { .. })),
+    /// }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::DeviceNotAvailable`]: this version of the crate computes on CPUs only.
+    /// [`Error::DeviceNotAvailable`] without a driver or such a GPU, for one older than compute
+    /// capability 7.5, and where the crate was built without its feature `cuda`;
+    /// [`Error::Driver`] where the driver fails.
     pub fn cuda(ordinal: usize) -> Result<Device> {
-        Err(Error::DeviceNotAvailable {
-            device: format!("cuda:{ordinal}"),
-            reason: "this version of capgrad computes on CPUs only".into(),
-        })
+        static OPEN: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
+        let mut open = OPEN.lock();
+        if let Some((_, device)) = open.iter().find(|(known, _)| *known == ordinal) {
+            return Ok(device.clone());
+        }
+        let device = open_cuda(format!("cuda:{ordinal}"), ordinal, &CudaOptions::default())?;
+        open.push((ordinal, device.clone()));
+        Ok(device)
+    }
+
+    /// Another device on the GPU `ordinal`, with a stream, pool of memory, meter, limit and cap of
+    /// its own. Tensors of different devices do not mix.
+    ///
+    /// # Errors
+    /// As [`Device::cuda`].
+    pub fn new_cuda(ordinal: usize, options: CudaOptions) -> Result<Device> {
+        static COUNT: AtomicU64 = AtomicU64::new(1);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        open_cuda(format!("cuda:{ordinal}#{count}"), ordinal, &options)
     }
 
     /// The fastest device there is: the first GPU that can be used, else [`Device::cpu`].
     ///
     /// # Errors
-    /// None today; a device that is there and cannot be opened will be one.
+    /// [`Error::Driver`] where a GPU is there and its driver fails.
     pub fn best() -> Result<Device> {
-        Ok(Device::cuda(0).unwrap_or_else(|_| Device::cpu()))
+        match Device::cuda(0) {
+            Err(Error::DeviceNotAvailable { .. }) => Ok(Device::cpu()),
+            other => other,
+        }
     }
 
     fn with_backend(name: String, backend: impl Backend + 'static) -> Device {
+        Device::with_meter(Meter::new(name.clone()), name, backend)
+    }
+
+    fn with_meter(meter: Meter, name: String, backend: impl Backend + 'static) -> Device {
         Device(Arc::new(Inner {
-            meter: Meter::new(name.clone()),
+            meter,
             name,
             backend: Box::new(backend),
             planner: Planner::default(),
@@ -182,6 +216,36 @@ impl Device {
         self.0.settings.read().deterministic
     }
 
+    /// Whether products of f32 may be rounded to TF32 (10 bits of mantissa, sums in f32), where the
+    /// device has units for it: several times faster, with relative errors near 5e-4. Off at first:
+    /// f32 is f32.
+    pub fn set_allow_tf32(&self, allow: bool) {
+        self.0.settings.write().allow_tf32 = allow;
+    }
+
+    /// Whether TF32 is allowed on this thread: by the innermost [`Device::tf32_scope`], else by the
+    /// device.
+    pub fn allow_tf32(&self) -> bool {
+        Tf32Guard::current(self).unwrap_or(self.0.settings.read().allow_tf32)
+    }
+
+    /// Allows or forbids TF32 on this thread until the guard is dropped. As with
+    /// [`Device::cap_scope`], what runs within it counts: a backward pass that runs later is on the
+    /// terms in force then.
+    ///
+    /// ```
+    /// use capgrad::Device;
+    /// let device = Device::cpu();
+    /// let guard = device.tf32_scope(true);
+    /// assert!(device.allow_tf32());
+    /// drop(guard);
+    /// assert!(!device.allow_tf32());
+    /// ```
+    #[must_use = "the permission ends when the guard is dropped"]
+    pub fn tf32_scope(&self, allow: bool) -> Tf32Guard {
+        Tf32Guard::new(self, allow)
+    }
+
     /// Starts the device's random numbers again from `seed`; [`Tensor::rand`](crate::Tensor::rand)
     /// and its kin draw from them in the order in which they are called.
     pub fn set_seed(&self, seed: u64) {
@@ -202,12 +266,24 @@ impl Device {
 
     /// What the meter has seen.
     pub fn report(&self) -> Report {
-        self.0.meter.report(self.workspace_cap())
+        let mut report = self.0.meter.report(self.workspace_cap());
+        report.driver = self.0.backend.driver_memory();
+        report
     }
 
     /// Peaks start again from what is live now, and the ended scopes are forgotten.
     pub fn reset_peak(&self) {
         self.0.meter.reset_peak();
+        self.0.backend.reset_driver_peaks();
+    }
+
+    /// Gives memory that the device has cached and does not use back to the system. A GPU's pool
+    /// keeps what is freed for the next request until this is called; live bytes do not change.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] where the driver fails.
+    pub fn trim(&self) -> Result<()> {
+        self.0.backend.trim()
     }
 
     /// Opens a named scope: it lasts until it is ended or dropped, and has its own peak.
@@ -275,6 +351,19 @@ impl Device {
     pub(crate) fn key(&self) -> usize {
         Arc::as_ptr(&self.0) as *const u8 as usize
     }
+}
+
+#[cfg(feature = "cuda")]
+fn open_cuda(name: String, ordinal: usize, options: &CudaOptions) -> Result<Device> {
+    let meter = Meter::new(name.clone());
+    let backend = cuda::Cuda::new(ordinal, options, &meter)?;
+    Ok(Device::with_meter(meter, name, backend))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(name: String, _: usize, _: &CudaOptions) -> Result<Device> {
+    let reason = "capgrad was built without its feature `cuda`".into();
+    Err(Error::DeviceNotAvailable { device: name, reason })
 }
 
 impl PartialEq for Device {

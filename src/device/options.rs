@@ -17,6 +17,20 @@ pub struct CpuOptions {
     pub poison: bool,
 }
 
+/// Options of a new CUDA device.
+///
+/// ```
+/// use capgrad::{CudaOptions, Device};
+/// // An `Err` where there is no GPU.
+/// let device = Device::new_cuda(0, CudaOptions { poison: true });
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct CudaOptions {
+    /// Fills new memory with NaN patterns before it is handed out, so that a result that was not
+    /// written shows. For tests: it costs time.
+    pub poison: bool,
+}
+
 /// How candidates within the cap are ranked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Ranking {
@@ -32,6 +46,7 @@ pub(super) struct Settings {
     pub(super) cap: Option<u64>,
     pub(super) ranking: Ranking,
     pub(super) deterministic: bool,
+    pub(super) allow_tf32: bool,
 }
 
 impl Default for Settings {
@@ -40,6 +55,7 @@ impl Default for Settings {
             cap: Some(super::DEFAULT_WORKSPACE_CAP),
             ranking: Ranking::default(),
             deterministic: false,
+            allow_tf32: false,
         }
     }
 }

@@ -126,6 +126,7 @@ impl Meter {
             at_peak: state.at_peak,
             peaks: state.peaks,
             allocations: state.allocations,
+            driver: None,
             scopes: state.scopes.ended(),
         }
     }

@@ -11,5 +11,5 @@ pub use bytes::{GIB, KIB, MIB, format_bytes, parse_bytes};
 pub(crate) use meter::{Meter, Reservation};
 pub use purpose::{ByPurpose, Purpose};
 pub(crate) use purpose::{PurposeGuard, current_purpose};
-pub use report::Report;
+pub use report::{DriverMemory, Report};
 pub use scope::{Scope, ScopeReport};

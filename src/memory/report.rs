@@ -37,8 +37,32 @@ pub struct Report {
     pub peaks: ByPurpose,
     /// How many times memory was taken.
     pub allocations: u64,
+    /// What the driver says of the device's memory, where there is a driver.
+    pub driver: Option<DriverMemory>,
     /// The scopes that have ended, in the order in which they did.
     pub scopes: Vec<ScopeReport>,
+}
+
+/// A GPU driver's own figures, beside the meter's. All are bytes.
+///
+/// *Used* is what the pool has handed out, each request rounded up to the driver's granularity;
+/// *reserved* is what it holds of the GPU, freed blocks that it keeps included, until
+/// [`Device::trim`](crate::Device::trim). The context, kernels and libraries' code are in neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriverMemory {
+    /// Handed out by the device's pool now.
+    pub pool_used: u64,
+    /// The most that it has handed out at one moment.
+    pub pool_used_peak: u64,
+    /// Held by the device's pool now.
+    pub pool_reserved: u64,
+    /// The most that it has held.
+    pub pool_reserved_peak: u64,
+    /// Free on the GPU, whoever uses the rest.
+    pub free: u64,
+    /// Memory of the GPU.
+    pub total: u64,
 }
 
 impl fmt::Display for Report {
@@ -62,6 +86,18 @@ impl fmt::Display for Report {
                 format_bytes(self.live[purpose]),
                 format_bytes(self.at_peak[purpose]),
                 format_bytes(self.peaks[purpose]),
+            )?;
+        }
+        if let Some(driver) = &self.driver {
+            writeln!(
+                f,
+                "driver: pool used {} (peak {}), reserved {} (peak {}), GPU free {} of {}",
+                format_bytes(driver.pool_used),
+                format_bytes(driver.pool_used_peak),
+                format_bytes(driver.pool_reserved),
+                format_bytes(driver.pool_reserved_peak),
+                format_bytes(driver.free),
+                format_bytes(driver.total),
             )?;
         }
         if self.scopes.is_empty() {

@@ -1,4 +1,4 @@
-//! A workspace cap for a stretch of code on one thread.
+//! Terms for a stretch of code on one thread: a workspace cap, and whether TF32 may be used.
 
 use crate::context;
 use crate::device::Device;
@@ -40,5 +40,40 @@ impl CapGuard {
 impl Drop for CapGuard {
     fn drop(&mut self) {
         context::with(|context| context.caps.retain(|&(number, ..)| number != self.number));
+    }
+}
+
+/// A permission or ban of TF32 that lasts until this is dropped; from
+/// [`Device::tf32_scope`](crate::Device::tf32_scope). It belongs to the thread that made it.
+pub struct Tf32Guard {
+    number: u64,
+    // As in `CapGuard`.
+    _device: Device,
+    _this_thread: PhantomData<*const ()>,
+}
+
+impl Tf32Guard {
+    pub(crate) fn new(device: &Device, allow: bool) -> Tf32Guard {
+        let number = context::with(|context| {
+            let scopes = &mut context.tf32;
+            let number = scopes.last().map_or(0, |&(number, ..)| number + 1);
+            scopes.push((number, device.key(), allow));
+            number
+        });
+        Tf32Guard { number, _device: device.clone(), _this_thread: PhantomData }
+    }
+
+    /// What the innermost scope for `device` on this thread says.
+    pub(crate) fn current(device: &Device) -> Option<bool> {
+        context::with(|context| {
+            let mut scopes = context.tf32.iter().rev();
+            scopes.find(|&&(_, key, _)| key == device.key()).map(|&(.., allow)| allow)
+        })
+    }
+}
+
+impl Drop for Tf32Guard {
+    fn drop(&mut self) {
+        context::with(|context| context.tf32.retain(|&(number, ..)| number != self.number));
     }
 }

@@ -3,12 +3,17 @@
 
 use super::candidate::Candidate;
 use super::planner::{Plan, PlanKey, Stopwatch, weigh};
-use crate::device::{Device, Query, Ranking};
+use crate::device::{Device, Query, Ranking, Terms};
 use crate::error::{Error, Result};
 use crate::memory::Purpose;
 use crate::tensor::{Storage, Tensor};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// A run of this many seconds is timed well enough by one.
+const LONG_ENOUGH: f64 = 2e-3;
+/// A first run this many times slower than the best candidate's decides.
+const HOPELESS: f64 = 5.0;
 
 /// One call of an operation that is planned.
 pub(crate) struct PlannedCall<'a> {
@@ -47,7 +52,12 @@ impl PlannedCall<'_> {
 
     fn plan_and_reserve(&self, cap: Option<u64>) -> Result<(Arc<Plan>, Option<Storage>)> {
         let device = self.out.device();
-        let mut measure = |candidate: &Candidate| self.time(candidate);
+        let mut best = f64::INFINITY;
+        let mut measure = |candidate: &Candidate| {
+            let seconds = self.time(candidate, best)?;
+            best = best.min(seconds);
+            Ok(seconds)
+        };
         let plan = plan(device, self.op, self.query, cap, Some(&mut measure))?;
         let workspace = take_workspace(device, plan.taken())?;
         Ok((plan, workspace))
@@ -58,16 +68,31 @@ impl PlannedCall<'_> {
         backend.run(&self.query, candidate, self.operands, self.out, workspace)
     }
 
-    /// Seconds of one run: the second, since the first also pays for cold caches.
-    fn time(&self, candidate: &Candidate) -> Result<f64> {
+    /// Seconds of one run: of those after the first, which also pays for cold caches and for
+    /// kernels that are loaded when they are first used. A candidate whose first run took far longer
+    /// than `best` is not run again.
+    fn time(&self, candidate: &Candidate, best: f64) -> Result<f64> {
         let device = self.out.device();
         let workspace = take_workspace(device, candidate)?;
-        self.run_candidate(candidate, workspace.as_ref())?;
+        let run = |times: u32| {
+            let start = Instant::now();
+            for _ in 0..times {
+                self.run_candidate(candidate, workspace.as_ref())?;
+            }
+            device.synchronize()?;
+            Ok(start.elapsed().as_secs_f64() / f64::from(times))
+        };
         device.synchronize()?;
-        let start = Instant::now();
-        self.run_candidate(candidate, workspace.as_ref())?;
-        device.synchronize()?;
-        Ok(start.elapsed().as_secs_f64())
+        let first = run(1)?;
+        if first > HOPELESS * best && first > LONG_ENOUGH {
+            return Ok(first);
+        }
+        let once = run(1)?;
+        if once > LONG_ENOUGH {
+            return Ok(once);
+        }
+        // The clock and the wait for the device are part of a single short run's time.
+        run((LONG_ENOUGH / once.max(1e-6)).ceil().min(50.0) as u32)
     }
 }
 
@@ -89,12 +114,17 @@ fn plan(
     cap: Option<u64>,
     measure: Option<Stopwatch<'_>>,
 ) -> Result<Arc<Plan>> {
-    let key =
-        PlanKey { query, cap, ranking: device.ranking(), deterministic: device.deterministic() };
+    let (ranking, deterministic) = (device.ranking(), device.deterministic());
+    let key = PlanKey { query, cap, ranking, deterministic, allow_tf32: device.allow_tf32() };
     if let Some(plan) = device.planner().cached(&key) {
         return Ok(plan);
     }
-    let candidates = device.backend().candidates(&query, cap.unwrap_or(u64::MAX));
+    let terms = Terms { cap: cap.unwrap_or(u64::MAX), allow_tf32: key.allow_tf32 };
+    let candidates = device.backend().candidates(&query, terms);
+    if candidates.is_empty() {
+        let last = format!("{} has none; move the operands to a CPU device", device.name());
+        return Err(Error::NoCandidate { op, last });
+    }
     // A candidate that was not timed for want of memory may be timed when there is more, so such a
     // plan is not kept; nor is a preview, which times nothing.
     let mut keep = true;

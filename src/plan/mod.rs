@@ -10,7 +10,7 @@ mod planner;
 mod table;
 
 pub use candidate::Candidate;
-pub use cap::CapGuard;
+pub use cap::{CapGuard, Tf32Guard};
 pub(crate) use execute::{PlannedCall, preview};
 pub(crate) use planner::Planner;
 pub use planner::{Plan, Verdict, Weighed};

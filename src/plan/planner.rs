@@ -100,6 +100,7 @@ pub(crate) struct PlanKey {
     pub(crate) cap: Option<u64>,
     pub(crate) ranking: Ranking,
     pub(crate) deterministic: bool,
+    pub(crate) allow_tf32: bool,
 }
 
 /// One device's plans.

@@ -3,7 +3,7 @@
 
 use super::assemble::{self, Built, CsrArrays, EntryMap, Index, Offsets};
 use crate::device::spec::{DenseLayout, SparseProduct, SparseSpec};
-use crate::device::{Device, Query};
+use crate::device::{Device, Query, Terms};
 use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
 use crate::memory::{Purpose, PurposeGuard};
@@ -318,7 +318,9 @@ impl SparseMatrix {
             let product = SparseProduct::Transposed;
             let spec = self.spec(product, DenseLayout::Rows, width, stored_transpose);
             let cap = device.workspace_cap().unwrap_or(u64::MAX);
-            let candidates = device.backend().candidates(&Query::Sparse(spec, self.dtype()), cap);
+            let terms = Terms { cap, allow_tf32: device.allow_tf32() };
+            let query = Query::Sparse(spec, self.dtype());
+            let candidates = device.backend().candidates(&query, terms);
             let fits = candidates.iter().filter(|candidate| candidate.workspace <= cap);
             fits.map(|candidate| candidate.seconds).fold(f64::INFINITY, f64::min)
         };

@@ -125,6 +125,79 @@ impl Sizes {
     }
 }
 
+/// Single elements by the definition, for sizes at which all of them take too long. Operands are
+/// asked for by position, so that they may be functions of it.
+impl Sizes {
+    /// Where tap `k` reads for position `l` of the result, if that is inside the input.
+    fn read(&self, l: usize, k: usize) -> Option<usize> {
+        let place = l * self.stride + k * self.dilation;
+        place.checked_sub(self.left).filter(|&place| place < self.l)
+    }
+
+    /// Element `i` of the result, without bias.
+    pub fn forward_at(&self, x: impl Fn(usize) -> f64, w: impl Fn(usize) -> f64, i: usize) -> f64 {
+        let (per_in, per_out) = (self.c_in / self.groups, self.c_out / self.groups);
+        let l_out = self.out_length();
+        let (n, o, l) = (i / (self.c_out * l_out), i / l_out % self.c_out, i % l_out);
+        let mut sum = 0.0;
+        for k in 0..self.k {
+            let Some(place) = self.read(l, k) else { continue };
+            for c in 0..per_in {
+                let channel = n * self.c_in + o / per_out * per_in + c;
+                sum += x(channel * self.l + place) * w((o * per_in + c) * self.k + k);
+            }
+        }
+        sum
+    }
+
+    /// Element `i` of the input's gradient.
+    pub fn input_gradient_at(
+        &self,
+        dy: impl Fn(usize) -> f64,
+        w: impl Fn(usize) -> f64,
+        i: usize,
+    ) -> f64 {
+        let (per_in, per_out) = (self.c_in / self.groups, self.c_out / self.groups);
+        let l_out = self.out_length();
+        let (n, c, place) = (i / (self.c_in * self.l), i / self.l % self.c_in, i % self.l);
+        let mut sum = 0.0;
+        for k in 0..self.k {
+            // The positions of the result of which tap k reads this place.
+            let Some(start) = (place + self.left).checked_sub(k * self.dilation) else { continue };
+            if !start.is_multiple_of(self.stride) || start / self.stride >= l_out {
+                continue;
+            }
+            for o in c / per_in * per_out..(c / per_in + 1) * per_out {
+                let y = (n * self.c_out + o) * l_out + start / self.stride;
+                sum += dy(y) * w((o * per_in + c % per_in) * self.k + k);
+            }
+        }
+        sum
+    }
+
+    /// Element `i` of the weights' gradient.
+    pub fn weight_gradient_at(
+        &self,
+        x: impl Fn(usize) -> f64,
+        dy: impl Fn(usize) -> f64,
+        i: usize,
+    ) -> f64 {
+        let (per_in, per_out) = (self.c_in / self.groups, self.c_out / self.groups);
+        let l_out = self.out_length();
+        let (o, c, k) = (i / (per_in * self.k), i / self.k % per_in, i % self.k);
+        let mut sum = 0.0;
+        for n in 0..self.n {
+            let from = (n * self.c_in + o / per_out * per_in + c) * self.l;
+            for l in 0..l_out {
+                if let Some(place) = self.read(l, k) {
+                    sum += x(from + place) * dy((n * self.c_out + o) * l_out + l);
+                }
+            }
+        }
+        sum
+    }
+}
+
 /// Operands of a convolution, as f64 numbers that are exact in the dtype, and as tensors.
 pub struct Operands {
     pub x: Vec<f64>,

@@ -1,23 +1,117 @@
-//! What the integration tests share: devices whose new memory is full of NaN, tensors of any dtype
-//! from f64 numbers, the design's tolerances, and deterministic data. References are in f64.
-#![allow(dead_code)]
+//! What the integration tests share: the devices that they run on, whose new memory is full of NaN,
+//! tensors of any dtype from f64 numbers, the design's tolerances, and deterministic data.
+//! References are in f64.
+#![allow(dead_code)] // Each test binary uses some of it.
 
+pub mod cases;
 pub mod conv;
 pub mod generate;
+pub mod ops;
 pub mod sparse;
 
-use capgrad::{CpuOptions, DType, Device, Element, Purpose, Shape, Tensor, bf16, f16};
+use capgrad::{CpuOptions, CudaOptions, DType, Device, Element, Purpose, Shape, Tensor, bf16, f16};
 use std::fmt::Display;
+use std::io::Write;
+use std::sync::LazyLock;
 
-/// A CPU device of its own whose new memory is poisoned, so that an element that nobody wrote
-/// shows.
-pub fn poisoned() -> Device {
-    Device::new_cpu(CpuOptions { poison: true, ..Default::default() }).unwrap()
+/// A kind of device. Tests that need several devices, or that fill one to its limit, make them of
+/// a kind; the others take one of each from [`devices`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Cpu,
+    Cuda,
 }
 
-/// A CPU device of its own.
-pub fn plain() -> Device {
-    Device::new_cpu(CpuOptions::default()).unwrap()
+/// Whether there is a GPU. With `CAPGRAD_REQUIRE_CUDA=1` a missing one is a failure.
+///
+/// The first device that the process opens on a GPU is charged with what the libraries took when
+/// they started. This one is, and lives to the end, so that the meters of all the devices that
+/// tests make begin alike.
+static CUDA: LazyLock<bool> = LazyLock::new(|| match Device::cuda(0) {
+    Ok(_) => true,
+    Err(error) if std::env::var("CAPGRAD_REQUIRE_CUDA").is_ok_and(|value| value == "1") => {
+        panic!("CAPGRAD_REQUIRE_CUDA=1, but {error}")
+    }
+    Err(error) => {
+        // Not `eprintln`, which a test that passes does not show.
+        let _ = writeln!(std::io::stderr(), "skipped on CUDA: {error}");
+        false
+    }
+});
+
+fn found() -> impl Iterator<Item = Kind> {
+    [Kind::Cpu, Kind::Cuda].into_iter().filter(|&kind| kind == Kind::Cpu || *CUDA)
+}
+
+fn name(kind: &Kind) {
+    eprintln!("on {kind:?}");
+}
+
+/// The kinds of devices that tests run on. Each is named in the output as it is handed out: the
+/// last one that a failed test prints is the one on which it failed.
+pub fn kinds() -> impl Iterator<Item = Kind> {
+    found().inspect(name)
+}
+
+/// Those of [`kinds`] on which there are sparse products.
+pub fn sparse_kinds() -> impl Iterator<Item = Kind> {
+    found().filter(|kind| kind.has_sparse_products()).inspect(name)
+}
+
+/// A new device of every kind, its new memory poisoned, so that an element that nobody wrote shows.
+pub fn devices() -> impl Iterator<Item = Device> {
+    kinds().map(Kind::poisoned)
+}
+
+/// Those of [`devices`] on which there are sparse products.
+pub fn sparse_devices() -> impl Iterator<Item = Device> {
+    sparse_kinds().map(Kind::poisoned)
+}
+
+/// The GPUs among [`devices`].
+pub fn cuda_devices() -> impl Iterator<Item = Device> {
+    found().filter(|&kind| kind == Kind::Cuda).inspect(name).map(Kind::poisoned)
+}
+
+impl Kind {
+    /// The kind of a device.
+    pub fn of(device: &Device) -> Kind {
+        if device.name().starts_with("cuda") { Kind::Cuda } else { Kind::Cpu }
+    }
+
+    /// Whether there are sparse products on such a device.
+    pub fn has_sparse_products(self) -> bool {
+        self == Kind::Cpu
+    }
+
+    /// A device of its own whose new memory is poisoned.
+    pub fn poisoned(self) -> Device {
+        self.device(true)
+    }
+
+    /// A device of its own, as a caller makes it.
+    pub fn plain(self) -> Device {
+        self.device(false)
+    }
+
+    fn device(self, poison: bool) -> Device {
+        match self {
+            // Two threads, also where there is one core, so that work is divided.
+            Kind::Cpu if poison => Device::new_cpu(CpuOptions { threads: Some(2), poison }),
+            Kind::Cpu => Device::new_cpu(CpuOptions::default()),
+            Kind::Cuda => {
+                assert!(*CUDA, "a test of a kind that is not there");
+                Device::new_cuda(0, CudaOptions { poison })
+            }
+        }
+        .unwrap()
+    }
+
+    /// How many of `cases` generated cases are enough: on a GPU each one waits for dozens of
+    /// launches and copies, and for a library to plan it.
+    pub fn share(self, cases: u32) -> u32 {
+        if self == Kind::Cuda { cases / 4 } else { cases }
+    }
 }
 
 /// ‖out - ref‖ / ‖ref‖ that passes.
@@ -30,6 +124,9 @@ pub fn tolerance(dtype: DType) -> f64 {
         other => panic!("{other} does not compute"),
     }
 }
+
+/// The same for f32 where TF32 is allowed.
+pub const TF32_TOLERANCE: f64 = 2e-3;
 
 /// `data` rounded to `dtype`, on `device`.
 pub fn tensor(data: &[f64], shape: impl Into<Shape>, dtype: DType, device: &Device) -> Tensor {
@@ -63,21 +160,25 @@ pub fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_f64_vec().unwrap()
 }
 
-/// ‖out - ref‖ / ‖ref‖; NaN where either has one.
+/// ‖out - ref‖ / ‖ref‖, of a reference of zeros ‖out‖; infinite where either has a NaN.
 pub fn relative_error(out: &[f64], reference: &[f64]) -> f64 {
     assert_eq!(out.len(), reference.len(), "lengths");
     let norm = |terms: &mut dyn Iterator<Item = f64>| terms.map(|v| v * v).sum::<f64>().sqrt();
     let difference = norm(&mut out.iter().zip(reference).map(|(a, b)| a - b));
-    if difference == 0.0 { 0.0 } else { difference / norm(&mut reference.iter().copied()) }
+    let size = norm(&mut reference.iter().copied());
+    let error = if size == 0.0 { difference } else { difference / size };
+    if error.is_nan() { f64::INFINITY } else { error }
 }
 
 #[track_caller]
 pub fn assert_close(what: impl Display, out: &Tensor, reference: &[f64]) {
-    let dtype = out.dtype();
+    assert_within(what, out, reference, tolerance(out.dtype()));
+}
+
+#[track_caller]
+pub fn assert_within(what: impl Display, out: &Tensor, reference: &[f64], tolerance: f64) {
     let error = relative_error(&values(out), reference);
-    // Not `error > tolerance`: NaN must not pass.
-    let passes = error <= tolerance(dtype);
-    assert!(passes, "{what}: {dtype} is {error:e} off its reference");
+    assert!(error <= tolerance, "{what}: {} is {error:e} off its reference", out.dtype());
 }
 
 /// Deterministic numbers (SplitMix64, Steele, Lea and Flood 2014).

@@ -29,7 +29,7 @@ mod testing;
 mod update;
 
 use super::CpuOptions;
-use super::backend::{Backend, Buffer, Query};
+use super::backend::{Backend, Buffer, Query, Terms};
 use super::philox::Stream;
 use super::spec::*;
 use crate::dtype::DType;
@@ -327,8 +327,9 @@ impl Backend for Cpu {
         Ok(integer!(index.dtype(), I => index::range::<I>(self, index, ignore)))
     }
 
-    fn candidates(&self, query: &Query, cap: u64) -> Vec<Candidate> {
-        planned::candidates(self.threads(), query, cap)
+    /// Products of f32 are f32: there is nothing faster to allow.
+    fn candidates(&self, query: &Query, terms: Terms) -> Vec<Candidate> {
+        planned::candidates(self.threads(), query, terms.cap)
     }
 
     fn run(

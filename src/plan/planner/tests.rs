@@ -10,6 +10,7 @@ fn key(cap: Option<u64>, deterministic: bool) -> PlanKey {
         cap,
         ranking: Ranking::Predicted,
         deterministic,
+        allow_tf32: false,
     }
 }
 

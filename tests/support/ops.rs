@@ -1,24 +1,8 @@
-//! What the integration tests share: the devices, data, and how results are compared.
+//! What the tests of the operations share beside the rest: data by seed, operands made of it, and
+//! places of elements.
 
-#![allow(dead_code)] // Each test binary uses some of it.
-
-pub mod cases;
-
-use capgrad::{CpuOptions, DType, Device, Result, Tensor, Var};
-
-/// The devices that every test runs on. With `CAPGRAD_REQUIRE_CUDA=1` a missing GPU is a failure.
-pub fn devices() -> Vec<Device> {
-    let options = CpuOptions { threads: Some(2), poison: true };
-    let mut devices = vec![Device::new_cpu(options).expect("a CPU device")];
-    match Device::cuda(0) {
-        Ok(device) => devices.push(device),
-        Err(error) if std::env::var("CAPGRAD_REQUIRE_CUDA").is_ok_and(|v| v == "1") => {
-            panic!("CAPGRAD_REQUIRE_CUDA=1, but {error}")
-        }
-        Err(error) => eprintln!("skipped on CUDA: {error}"),
-    }
-    devices
-}
+use super::relative_error;
+use capgrad::{DType, Device, Result, Tensor, Var};
 
 /// `n` numbers, uniform on `[low, high)`: a linear congruential generator (Knuth's MMIX
 /// constants), of which the upper half of the bits is used.
@@ -48,30 +32,9 @@ pub fn constant(device: &Device, shape: &[usize], values: &[f64]) -> Var {
     Var::from(tensor(device, DType::F64, shape, values))
 }
 
-/// `‖out - reference‖ / ‖reference‖`; infinite where there is NaN.
-pub fn rel_error(out: &[f64], reference: &[f64]) -> f64 {
-    assert_eq!(out.len(), reference.len(), "lengths");
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
-    let difference = norm(&mut out.iter().zip(reference).map(|(a, b)| a - b));
-    let size = norm(&mut reference.iter().copied());
-    let error = if size == 0.0 { difference } else { difference / size };
-    if error.is_nan() { f64::INFINITY } else { error }
-}
-
-/// The largest `rel_error` that passes for a dtype.
-pub fn tolerance(dtype: DType) -> f64 {
-    match dtype {
-        DType::F64 => 1e-12,
-        DType::F32 => 1e-5,
-        DType::F16 => 3e-3,
-        DType::BF16 => 1.5e-2,
-        other => panic!("{other} does not compute"),
-    }
-}
-
 /// Fails unless `out` is close to `reference`.
 pub fn assert_close(what: &str, out: &[f64], reference: &[f64], tolerance: f64) {
-    let error = rel_error(out, reference);
+    let error = relative_error(out, reference);
     assert!(error <= tolerance, "{what}: error {error:e} over {tolerance:e}");
 }
 

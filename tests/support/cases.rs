@@ -1,7 +1,7 @@
 //! Every operation with a gradient, on shapes that tend to break one: broadcast, of extent 1, odd,
 //! of rank 0 to 4.
 
-use super::data;
+use super::ops::data;
 use capgrad::{
     CpuOptions, CrossEntropyOptions, Device, Reduction, Result, Tensor, Var, cat, stack,
 };
@@ -211,7 +211,7 @@ fn gather_reversed(x: &Var, axis: usize) -> Result<Var> {
     let mut shape = x.dims().to_vec();
     shape[axis] = extent + 1;
     let entry = |place: &Vec<usize>| (extent - place[axis].max(1)) as i64;
-    let index: Vec<i64> = super::places(&shape).iter().map(entry).collect();
+    let index: Vec<i64> = super::ops::places(&shape).iter().map(entry).collect();
     x.gather(axis as isize, &Tensor::from_slice(&index, shape, x.device())?)
 }
 

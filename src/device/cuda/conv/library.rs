@@ -1,0 +1,494 @@
+//! Convolutions by cuDNN: every algorithm that it offers for a pass, channels first, and channels last
+//! with the transposes counted; over the cap also in chunks of samples; and the tiled FFT in blocks of
+//! taps, since its time grows faster than the kernel.
+//!
+//! The library pads both sides alike. Where a convolution does not, `x` is copied into the workspace
+//! with its zeros (or its gradient copied out of there without them).
+
+use super::super::Cuda;
+use super::super::cudnn::{Cudnn, Lines, Math, Offer, Problem, algorithm_name};
+use super::cost::Cost;
+use super::{Addresses, Question, chunks, code, fitting_chunk, layout};
+use crate::device::spec::ConvPass;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::plan::Candidate;
+
+/// How an algorithm is run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Method {
+    pub(super) algorithm: u32,
+    math: Math,
+    pub(super) channels_last: bool,
+    /// Samples at a time.
+    pub(super) chunk: usize,
+    /// Taps at a time.
+    pub(super) taps: usize,
+}
+
+/// The tiled FFT works on tiles of 32, of which the taps leave fewer and fewer as results: past this
+/// many, blocks of taps are offered too.
+const TAPS_A_TILE: usize = 11;
+
+/// Chunks of a weight gradient in halves: each adds a rounding of the sum so far.
+const MOST_HALF_CHUNKS: usize = 16;
+
+/// Where the parts of a workspace begin, and what they are for.
+#[derive(Clone, Copy, Default)]
+struct Staging {
+    /// A chunk of `x`, padded or channels last.
+    x: Option<u64>,
+    /// A chunk of `y`, channels last.
+    y: Option<u64>,
+    /// The weights, channels last, or one block of taps.
+    w: Option<u64>,
+    /// Bytes of these, after which the library's own workspace begins.
+    bytes: u64,
+}
+
+impl Method {
+    fn pack(&self) -> [usize; 4] {
+        let math = match self.math {
+            Math::Default => 0,
+            Math::TensorOp => 1,
+            Math::Fma => 2,
+        };
+        let packed = self.algorithm as usize | math << 8 | usize::from(self.channels_last) << 16;
+        [packed, self.chunk, self.taps, 0]
+    }
+
+    fn unpack(params: [usize; 4]) -> Method {
+        let math = [Math::Default, Math::TensorOp, Math::Fma];
+        Method {
+            algorithm: (params[0] & 0xff) as u32,
+            math: math[(params[0] >> 8 & 0xff).min(2)],
+            channels_last: params[0] >> 16 == 1,
+            chunk: params[1],
+            taps: params[2],
+        }
+    }
+
+    /// Whether the taps are done in more than one block.
+    fn in_blocks(&self, question: &Question<'_>) -> bool {
+        self.taps < question.geometry.kernel
+    }
+
+    /// Whether `x` passes through the workspace with its padding written out.
+    fn pads(&self, question: &Question<'_>) -> bool {
+        let g = question.geometry;
+        self.in_blocks(question) || g.pad_left != g.pad_right
+    }
+
+    /// Length of `x` as the library sees it.
+    fn staged_length(&self, question: &Question<'_>) -> usize {
+        let g = question.geometry;
+        if self.pads(question) { g.in_length + g.pad_left + g.pad_right } else { g.in_length }
+    }
+
+    fn staging(&self, question: &Question<'_>) -> Option<Staging> {
+        let g = question.geometry;
+        let mut staging = Staging::default();
+        let mut take = |elements: usize| {
+            let start = staging.bytes;
+            staging.bytes = start.checked_add(question.bytes(elements))?;
+            Some(start)
+        };
+        let samples = |each: usize| self.chunk.checked_mul(each);
+        if self.channels_last || self.pads(question) {
+            let each = g.in_channels.checked_mul(self.staged_length(question))?;
+            let start = take(samples(each)?)?;
+            staging.x = Some(start);
+        }
+        let mut take = |elements: usize| {
+            let start = staging.bytes;
+            staging.bytes = start.checked_add(question.bytes(elements))?;
+            Some(start)
+        };
+        if self.channels_last {
+            let start = take(samples(question.y_sample())?)?;
+            let w = take(question.w_elements())?;
+            (staging.y, staging.w) = (Some(start), Some(w));
+        } else if self.in_blocks(question) {
+            let start = take(question.w_elements() / g.kernel * self.taps)?;
+            staging.w = Some(start);
+        }
+        Some(staging)
+    }
+
+    /// The problem that the library is given for `batch` samples and `taps` taps.
+    fn problem(&self, question: &Question<'_>, batch: usize, taps: usize) -> Problem {
+        let g = question.geometry;
+        let length = self.staged_length(question);
+        let (x, y) = if self.channels_last {
+            (Lines::last(g.in_channels, length), Lines::last(g.out_channels, g.out_length))
+        } else {
+            (Lines::first(g.in_channels, length), Lines::first(g.out_channels, g.out_length))
+        };
+        // A block of taps sees the part of the padded input that it touches.
+        let x = if self.in_blocks(question) {
+            let touched = (g.out_length - 1) * g.stride + (taps - 1) * g.dilation + 1;
+            Lines { length: touched, ..x }
+        } else {
+            x
+        };
+        Problem {
+            pass: question.pass,
+            dtype: question.dtype,
+            math: self.math,
+            channels_last: self.channels_last,
+            batch,
+            x,
+            y,
+            kernel: taps,
+            stride: g.stride,
+            dilation: g.dilation,
+            padding: if self.pads(question) { 0 } else { g.pad_left },
+            groups: g.groups,
+        }
+    }
+
+    /// Workspace in bytes, the library's and ours; `None` where the library refuses.
+    fn workspace(&self, question: &Question<'_>, cudnn: &mut Cudnn) -> Option<u64> {
+        let staging = self.staging(question)?;
+        let mut most = 0;
+        for taps in self.blocks(question) {
+            let whole = self.problem(question, self.chunk, taps);
+            most = most.max(cudnn.workspace(&whole, self.algorithm)?);
+            // The last chunk is shorter, and an algorithm may need more for less.
+            let rest = question.geometry.batch % self.chunk;
+            if rest > 0 {
+                let last = self.problem(question, rest, taps);
+                most = most.max(cudnn.workspace(&last, self.algorithm)?);
+            }
+        }
+        staging.bytes.checked_add(most)
+    }
+
+    /// The different numbers of taps that its blocks have.
+    fn blocks(&self, question: &Question<'_>) -> Vec<usize> {
+        let mut taps: Vec<usize> =
+            chunks(question.geometry.kernel, self.taps).map(|(_, taps)| taps).collect();
+        taps.dedup();
+        taps
+    }
+}
+
+/// Whether the library's 32-bit numbers hold one chunk.
+fn fits(question: &Question<'_>, chunk: usize) -> bool {
+    let g = question.geometry;
+    let most = i32::MAX as usize;
+    let small = |value: usize| value <= most;
+    let padded = g.in_length.saturating_add(g.pad_left).saturating_add(g.pad_right);
+    let x = g.in_channels.saturating_mul(padded).saturating_mul(chunk);
+    let y = question.y_sample().saturating_mul(chunk);
+    [x, y, question.w_elements(), g.stride, g.dilation, g.kernel, g.pad_left, chunk]
+        .into_iter()
+        .all(small)
+}
+
+pub(super) fn candidates(
+    cuda: &Cuda,
+    question: &Question<'_>,
+    cost: &Cost,
+    cap: u64,
+) -> Vec<Candidate> {
+    let Some(cudnn) = &cuda.gpu().cudnn else { return Vec::new() };
+    let mut cudnn = cudnn.lock();
+    if cuda.gpu().enter().is_err() {
+        return Vec::new();
+    }
+    let g = question.geometry;
+    // As many samples as the library can number.
+    let mut most = g.batch;
+    while most > 1 && !fits(question, most) {
+        most = most.div_ceil(2);
+    }
+    if !fits(question, most) {
+        return Vec::new();
+    }
+    let strict = question.dtype == DType::F32 && !question.tf32;
+    let math = if strict { Math::Fma } else { Math::Default };
+    let mut all = Vec::new();
+    for channels_last in [false, true] {
+        let method =
+            Method { algorithm: 0, math, channels_last, chunk: most, taps: g.kernel };
+        let problem = method.problem(question, most, g.kernel);
+        for offer in cudnn.offers(&problem).unwrap_or_default() {
+            // A query may name what it was not asked for.
+            if strict && offer.math != Math::Fma {
+                continue;
+            }
+            let method = Method { algorithm: offer.algorithm, math: offer.math, ..method };
+            offer_chunks(question, cost, cap, &mut cudnn, method, &offer, &mut all);
+            let fft = algorithm_name(question.pass, offer.algorithm) == "tiled fft";
+            let blocks = g.kernel.div_ceil(TAPS_A_TILE);
+            if fft && blocks > 1 && question.pass != ConvPass::WeightGradient {
+                let method = Method { taps: g.kernel.div_ceil(blocks), ..method };
+                offer_chunks(question, cost, cap, &mut cudnn, method, &offer, &mut all);
+            }
+        }
+    }
+    all
+}
+
+/// Adds a method, and where it is over the cap also in chunks that are not.
+fn offer_chunks(
+    question: &Question<'_>,
+    cost: &Cost,
+    cap: u64,
+    cudnn: &mut Cudnn,
+    whole: Method,
+    offer: &Offer,
+    all: &mut Vec<Candidate>,
+) {
+    let batch = question.geometry.batch;
+    let Some(workspace) = whole.workspace(question, cudnn) else { return };
+    all.push(candidate(question, cost, whole, offer, workspace));
+    if workspace <= cap {
+        return;
+    }
+    let mut found = None;
+    fitting_chunk(whole.chunk, cap, |chunk| {
+        let method = Method { chunk, ..whole };
+        let workspace = method.workspace(question, cudnn)?;
+        if workspace <= cap {
+            found = Some((method, workspace));
+        }
+        Some(workspace)
+    });
+    let Some((method, workspace)) = found else { return };
+    let halves = question.dtype.size() == 2 && question.pass == ConvPass::WeightGradient;
+    if halves && batch.div_ceil(method.chunk) > MOST_HALF_CHUNKS {
+        return;
+    }
+    all.push(candidate(question, cost, method, offer, workspace));
+}
+
+fn candidate(
+    question: &Question<'_>,
+    cost: &Cost,
+    method: Method,
+    offer: &Offer,
+    workspace: u64,
+) -> Candidate {
+    let g = question.geometry;
+    let order = if method.channels_last { ", channels last" } else { "" };
+    let math = if method.math == Math::TensorOp { ", tensor cores" } else { "" };
+    let name = format!("cuDNN {}{math}{order}", algorithm_name(question.pass, offer.algorithm));
+    let mut split = Vec::new();
+    if method.chunk < g.batch {
+        split.push(format!("{} samples", method.chunk));
+    }
+    if method.taps < g.kernel {
+        split.push(format!("{} taps", method.taps));
+    }
+    let split = if split.is_empty() { String::new() } else { split.join(", ") + " at a time" };
+    let seconds = cost.library(&name, &method, method.pads(question));
+    Candidate {
+        name: name.into(),
+        split,
+        workspace,
+        seconds,
+        deterministic: offer.deterministic,
+        code: code::LIBRARY,
+        params: method.pack(),
+    }
+}
+
+pub(super) fn run(
+    cuda: &Cuda,
+    question: &Question<'_>,
+    candidate: &Candidate,
+    at: Addresses,
+    workspace: u64,
+) -> Result<()> {
+    let method = Method::unpack(candidate.params);
+    let staging = method.staging(question).unwrap_or_default();
+    let place = |start: Option<u64>| start.map(|start| workspace + start);
+    let job = Job {
+        cuda,
+        question,
+        method,
+        at,
+        x: place(staging.x),
+        y: place(staging.y),
+        w: place(staging.w),
+        own: (workspace + staging.bytes, candidate.workspace - staging.bytes),
+    };
+    match question.pass {
+        ConvPass::Forward => job.forward(),
+        ConvPass::InputGradient => job.input_gradient(),
+        ConvPass::WeightGradient => job.weight_gradient(),
+    }
+}
+
+/// A candidate on its way: where its operands and the parts of its workspace are.
+struct Job<'a> {
+    cuda: &'a Cuda,
+    question: &'a Question<'a>,
+    method: Method,
+    at: Addresses,
+    x: Option<u64>,
+    y: Option<u64>,
+    w: Option<u64>,
+    /// The library's own workspace.
+    own: (u64, u64),
+}
+
+impl Job<'_> {
+    fn forward(&self) -> Result<()> {
+        let (g, at) = (self.question.geometry, &self.at);
+        let whole = !self.method.in_blocks(self.question);
+        let w = if whole { self.weights()? } else { 0 };
+        for (start, samples) in chunks(g.batch, self.method.chunk) {
+            let x = self.stage_x(start, samples)?;
+            let y = self.y.unwrap_or(self.question.y_at(at.y, start));
+            for (tap, taps) in chunks(g.kernel, self.method.taps) {
+                let w = if whole { w } else { self.block_of_weights(tap, taps)? };
+                let beta = if tap == 0 { 0.0 } else { 1.0 };
+                self.call(samples, taps, [self.from_tap(x, tap), w], y, beta)?;
+            }
+            if self.y.is_some() {
+                let to = self.question.y_at(at.y, start);
+                let dtype = self.question.dtype;
+                layout::from_last(self.cuda, dtype, samples, g.out_channels, g.out_length, y, to, 0)?;
+            }
+        }
+        if at.bias != 0 {
+            let (dtype, length) = (self.question.dtype, g.out_length);
+            layout::add_bias(self.cuda, dtype, g.batch, g.out_channels, length, at.bias, at.y)?;
+        }
+        Ok(())
+    }
+
+    fn input_gradient(&self) -> Result<()> {
+        let (g, at) = (self.question.geometry, &self.at);
+        let whole = !self.method.in_blocks(self.question);
+        let w = if whole { self.weights()? } else { 0 };
+        for (start, samples) in chunks(g.batch, self.method.chunk) {
+            let y = self.stage_y(start, samples)?;
+            let to = self.question.x_at(at.x, start);
+            let x = self.x.unwrap_or(to);
+            if !whole {
+                // Each block of taps reaches a part of the padded gradient and is added to it.
+                let bytes = samples * g.in_channels * self.length() * self.question.dtype.size();
+                self.cuda.stream.fill_bytes(x, 0, bytes)?;
+            }
+            for (tap, taps) in chunks(g.kernel, self.method.taps) {
+                let w = if whole { w } else { self.block_of_weights(tap, taps)? };
+                let beta = if whole { 0.0 } else { 1.0 };
+                self.call(samples, taps, [y, w], self.from_tap(x, tap), beta)?;
+            }
+            self.unstage_x(samples, x, to)?;
+        }
+        Ok(())
+    }
+
+    fn weight_gradient(&self) -> Result<()> {
+        let g = self.question.geometry;
+        let w = self.w.unwrap_or(self.at.w);
+        for (start, samples) in chunks(g.batch, self.method.chunk) {
+            let (x, y) = (self.stage_x(start, samples)?, self.stage_y(start, samples)?);
+            let beta = if start == 0 { 0.0 } else { 1.0 };
+            self.call(samples, g.kernel, [x, y], w, beta)?;
+        }
+        if self.w.is_some() {
+            let (dtype, per_group) = (self.question.dtype, g.in_channels / g.groups);
+            let (rows, kernel) = (g.out_channels, g.kernel);
+            layout::from_last(self.cuda, dtype, rows, per_group, kernel, w, self.at.w, 0)?;
+        }
+        Ok(())
+    }
+
+    fn call(
+        &self,
+        samples: usize,
+        taps: usize,
+        operands: [u64; 2],
+        out: u64,
+        beta: f64,
+    ) -> Result<()> {
+        let problem = self.method.problem(self.question, samples, taps);
+        self.cuda.convolution(&problem, self.method.algorithm, operands, out, beta, self.own)
+    }
+
+    /// Length of `x` in the workspace.
+    fn length(&self) -> usize {
+        self.method.staged_length(self.question)
+    }
+
+    /// Where the padded input of a block of taps begins.
+    fn from_tap(&self, x: u64, tap: usize) -> u64 {
+        x + (tap * self.question.geometry.dilation * self.question.dtype.size()) as u64
+    }
+
+    /// Zeros before and after `x` in the workspace.
+    fn padding(&self) -> (usize, usize) {
+        let g = self.question.geometry;
+        if self.method.pads(self.question) { (g.pad_left, g.pad_right) } else { (0, 0) }
+    }
+
+    /// The weights as the library takes them.
+    fn weights(&self) -> Result<u64> {
+        let (g, dtype) = (self.question.geometry, self.question.dtype);
+        let Some(w) = self.w else { return Ok(self.at.w) };
+        let per_group = g.in_channels / g.groups;
+        layout::to_last(self.cuda, dtype, g.out_channels, per_group, g.kernel, (0, 0), self.at.w, w)?;
+        Ok(w)
+    }
+
+    /// Taps `tap .. tap + taps` of the weights, contiguous.
+    fn block_of_weights(&self, tap: usize, taps: usize) -> Result<u64> {
+        let (g, dtype) = (self.question.geometry, self.question.dtype);
+        let Some(w) = self.w else { return Ok(self.at.w) };
+        let rows = g.out_channels * (g.in_channels / g.groups);
+        layout::crop(self.cuda, dtype, rows, g.kernel, tap, taps, self.at.w, w)?;
+        Ok(w)
+    }
+
+    fn stage_x(&self, start: usize, samples: usize) -> Result<u64> {
+        let (g, dtype) = (self.question.geometry, self.question.dtype);
+        let from = self.question.x_at(self.at.x, start);
+        let Some(x) = self.x else { return Ok(from) };
+        let padding = self.padding();
+        if self.method.channels_last {
+            let (channels, length) = (g.in_channels, g.in_length);
+            layout::to_last(self.cuda, dtype, samples, channels, length, padding, from, x)?;
+        } else {
+            layout::pad(self.cuda, dtype, samples * g.in_channels, g.in_length, padding, from, x)?;
+        }
+        Ok(x)
+    }
+
+    fn unstage_x(&self, samples: usize, x: u64, to: u64) -> Result<()> {
+        let (g, dtype) = (self.question.geometry, self.question.dtype);
+        let (left, right) = self.padding();
+        match (self.x.is_some(), self.method.channels_last) {
+            (false, _) => Ok(()),
+            (true, true) => layout::from_last_cropped(
+                self.cuda,
+                dtype,
+                samples,
+                g.in_channels,
+                g.in_length,
+                (left, right),
+                x,
+                to,
+            ),
+            (true, false) => {
+                let (rows, padded) = (samples * g.in_channels, g.in_length + left + right);
+                layout::crop(self.cuda, dtype, rows, padded, left, g.in_length, x, to)
+            }
+        }
+    }
+
+    fn stage_y(&self, start: usize, samples: usize) -> Result<u64> {
+        let (g, dtype) = (self.question.geometry, self.question.dtype);
+        let from = self.question.y_at(self.at.y, start);
+        let Some(y) = self.y else { return Ok(from) };
+        let (channels, length) = (g.out_channels, g.out_length);
+        layout::to_last(self.cuda, dtype, samples, channels, length, (0, 0), from, y)?;
+        Ok(y)
+    }
+}
+

@@ -1,0 +1,237 @@
+//! One physical GPU, shared by all the devices of this process that compute on it: its context, what
+//! it can do, the kernels loaded on it, and the libraries' handles.
+
+use super::cublas::Cublas;
+use super::cudnn::Cudnn;
+use super::error::{Check, unavailable};
+use super::kernels::{Family, Kernel};
+use super::library;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use cudarc::driver::{result, sys};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ffi::{CString, c_int};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A GPU and everything of it that is shared.
+pub(super) struct Gpu {
+    context: sys::CUcontext,
+    pub(super) properties: Properties,
+    modules: Mutex<HashMap<(Family, &'static str), Module>>,
+    functions: Mutex<HashMap<(Kernel, &'static str), Function>>,
+    /// The library's handle, with a lock that whoever enqueues work through it holds.
+    pub(super) cublas: Option<Mutex<Cublas>>,
+    pub(super) cudnn: Option<Mutex<Cudnn>>,
+    /// What the libraries took when they started and no device has been charged with yet.
+    uncharged: AtomicU64,
+}
+
+/// What a GPU can do.
+#[derive(Clone, Debug)]
+pub(super) struct Properties {
+    pub(super) ordinal: usize,
+    pub(super) name: String,
+    /// `(major, minor)`.
+    pub(super) compute_capability: (u32, u32),
+    pub(super) multiprocessors: usize,
+    /// Bytes of shared memory that a block may have when it asks for them.
+    pub(super) shared_per_block: usize,
+    /// Bytes of its L2 cache.
+    pub(super) l2_bytes: usize,
+    /// Core clock in kHz.
+    pub(super) clock_khz: usize,
+    /// Memory clock in kHz and bus width in bits.
+    pub(super) memory_clock_khz: usize,
+    pub(super) memory_bus_bits: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Module(sys::CUmodule);
+
+/// A kernel, ready to launch.
+#[derive(Clone, Copy)]
+pub(super) struct Function(pub(super) sys::CUfunction);
+
+// SAFETY: contexts, modules and functions of the driver may be used from any thread.
+unsafe impl Send for Gpu {}
+// SAFETY: as above; what is not thread-safe in the libraries is behind a lock.
+unsafe impl Sync for Gpu {}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gpu({:?})", self.properties)
+    }
+}
+
+impl Gpu {
+    /// The GPU `ordinal`; every call gives the same one.
+    pub(super) fn open(ordinal: usize) -> Result<Arc<Gpu>> {
+        static OPEN: OnceLock<Mutex<HashMap<usize, Arc<Gpu>>>> = OnceLock::new();
+        let mut open = OPEN.get_or_init(Mutex::default).lock();
+        if let Some(gpu) = open.get(&ordinal) {
+            return Ok(gpu.clone());
+        }
+        let gpu = Arc::new(Gpu::start(ordinal)?);
+        open.insert(ordinal, gpu.clone());
+        Ok(gpu)
+    }
+
+    fn start(ordinal: usize) -> Result<Gpu> {
+        library::driver().map_err(|reason| unavailable(ordinal, reason))?;
+        let because = |error: result::DriverError| unavailable(ordinal, format!("{error:?}"));
+        let count = result::device::get_count().map_err(because)?;
+        if ordinal >= count.max(0) as usize {
+            return Err(unavailable(ordinal, format!("the driver sees {count} GPUs")));
+        }
+        let device = result::device::get(ordinal as c_int).map_err(because)?;
+        let properties = Properties::read(ordinal, device).map_err(because)?;
+        let (major, minor) = properties.compute_capability;
+        if (major, minor) < (7, 5) {
+            let reason = format!("compute capability {major}.{minor}; 7.5 or later is needed");
+            return Err(unavailable(ordinal, reason));
+        }
+        // SAFETY: the device was just given by the driver. The primary context is kept for the life
+        // of the process, so that its order of destruction against other users never matters.
+        let context = unsafe { result::primary_ctx::retain(device) }.map_err(because)?;
+        let mut gpu = Gpu {
+            context,
+            properties,
+            modules: Mutex::default(),
+            functions: Mutex::default(),
+            cublas: None,
+            cudnn: None,
+            uncharged: AtomicU64::new(0),
+        };
+        gpu.enter()?;
+        let (free, _) = gpu.memory()?;
+        gpu.cublas = if library::cublas() { Cublas::new().ok().map(Mutex::new) } else { None };
+        gpu.cudnn = if library::cudnn() { Cudnn::new().ok().map(Mutex::new) } else { None };
+        let (left, _) = gpu.memory()?;
+        gpu.uncharged.store(free.saturating_sub(left), Ordering::Relaxed);
+        Ok(gpu)
+    }
+
+    /// Makes the GPU's context the calling thread's: nothing assumes the current device.
+    pub(super) fn enter(&self) -> Result<()> {
+        // SAFETY: the context was retained and is never released.
+        unsafe { sys::cuCtxSetCurrent(self.context) }.check("cuCtxSetCurrent")
+    }
+
+    /// Free and total bytes of the GPU, as the driver says.
+    pub(super) fn memory(&self) -> Result<(u64, u64)> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are valid places for the results.
+        unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }.check("cuMemGetInfo")?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// What the libraries took when they started, once.
+    pub(super) fn take_uncharged(&self) -> u64 {
+        self.uncharged.swap(0, Ordering::Relaxed)
+    }
+
+    /// A kernel as built for elements of `scalar`.
+    pub(super) fn function(&self, kernel: Kernel, scalar: &'static str) -> Result<Function> {
+        if let Some(function) = self.functions.lock().get(&(kernel, scalar)) {
+            return Ok(*function);
+        }
+        let module = self.module(kernel.family, scalar)?;
+        let name =
+            CString::new(kernel.name).map_err(|_| Error::driver("capgrad", "a kernel's name"))?;
+        // SAFETY: the module is loaded and never unloaded.
+        let function =
+            unsafe { result::module::get_function(module.0, name) }.map_err(|error| {
+                Error::driver("cuModuleGetFunction", format!("{}: {error:?}", kernel.name))
+            })?;
+        // What a kernel may ask for at its launch; it is refused there if it is too much.
+        let shared = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let most = self.properties.shared_per_block as c_int - static_shared(function)?;
+        // SAFETY: the function was just given by the driver.
+        unsafe { sys::cuFuncSetAttribute(function, shared, most) }.check("cuFuncSetAttribute")?;
+        self.functions.lock().insert((kernel, scalar), Function(function));
+        Ok(Function(function))
+    }
+
+    /// The newest variant of a family's PTX that the chip and the driver take.
+    fn module(&self, family: Family, scalar: &'static str) -> Result<Module> {
+        // Held while loading: the driver compiles the PTX, which two threads should not both do.
+        let mut modules = self.modules.lock();
+        if let Some(module) = modules.get(&(family, scalar)) {
+            return Ok(*module);
+        }
+        self.enter()?;
+        let (major, minor) = self.properties.compute_capability;
+        let mut failure = None;
+        for text in family.variants(scalar, major * 10 + minor) {
+            match load(text) {
+                Ok(module) => {
+                    modules.insert((family, scalar), module);
+                    return Ok(module);
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure.unwrap_or_else(|| {
+            Error::driver("kernels", format!("{} is not built for {scalar}", family.name()))
+        }))
+    }
+}
+
+fn load(text: &str) -> Result<Module> {
+    let text = CString::new(text).map_err(|_| Error::driver("capgrad", "PTX"))?;
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the image is a string that ends in zero, as PTX must; there are no options.
+    unsafe {
+        sys::cuModuleLoadDataEx(
+            &mut module,
+            text.as_ptr().cast(),
+            0,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+        )
+    }
+    .check("cuModuleLoadDataEx")?;
+    Ok(Module(module))
+}
+
+fn static_shared(function: sys::CUfunction) -> Result<c_int> {
+    let mut bytes = 0;
+    let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+    // SAFETY: a function of the driver, and a valid place for the result.
+    unsafe { sys::cuFuncGetAttribute(&mut bytes, attribute, function) }
+        .check("cuFuncGetAttribute")?;
+    Ok(bytes)
+}
+
+impl Properties {
+    fn read(ordinal: usize, device: sys::CUdevice) -> Result<Properties, result::DriverError> {
+        use sys::CUdevice_attribute::*;
+        let attribute = |attribute| {
+            // SAFETY: the device was given by the driver.
+            let value = unsafe { result::device::get_attribute(device, attribute) }?;
+            Ok(value.max(0) as usize)
+        };
+        let major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        Ok(Properties {
+            ordinal,
+            name: result::device::get_name(device)?,
+            compute_capability: (major as u32, minor as u32),
+            multiprocessors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            shared_per_block: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            l2_bytes: attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
+            clock_khz: attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+            memory_clock_khz: attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+            memory_bus_bits: attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+        })
+    }
+}
+
+/// The name under which a kernel file is built for a dtype.
+pub(super) fn scalar_name(dtype: DType) -> &'static str {
+    dtype.name()
+}

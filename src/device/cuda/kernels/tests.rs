@@ -1,0 +1,99 @@
+use super::*;
+use std::path::PathBuf;
+
+/// The kernel folder: of the checkout that this was built from, or of the one it is run in.
+fn folder() -> PathBuf {
+    let built = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels"));
+    if built.is_dir() { built } else { PathBuf::from("kernels") }
+}
+
+/// FNV-1a, 64 bits, as `.ci/build-ptx` computes it.
+fn fnv<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let step = |value: u64, &byte: &u8| (value ^ byte as u64).wrapping_mul(0x100_0000_01b3);
+    let value = parts.into_iter().flatten().fold(0xcbf2_9ce4_8422_2325, step);
+    format!("{value:016x}")
+}
+
+fn files(extension: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder()).expect("the kernels are there");
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    found.retain(|path| path.extension().is_some_and(|found| found == extension));
+    found.sort();
+    found
+}
+
+/// What `.ci/build-ptx` would make: file name, source.
+fn expected() -> Vec<(String, Vec<u8>)> {
+    let mut all = Vec::new();
+    for path in files("cu") {
+        let source = std::fs::read(&path).unwrap();
+        let text = String::from_utf8(source.clone()).unwrap();
+        let family = path.file_stem().unwrap().to_str().unwrap();
+        let mut lines = text.lines();
+        let types = lines.next().unwrap().strip_prefix("// types:").expect("a list of types");
+        let variants = lines.next().unwrap().strip_prefix("// variants:").unwrap_or("");
+        for scalar in types.split_whitespace() {
+            all.push((format!("{family}.{scalar}.ptx"), source.clone()));
+            for variant in variants.split_whitespace() {
+                all.push((format!("{family}.{scalar}.{variant}.ptx"), source.clone()));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn ptx_is_built_from_the_sources_as_they_are() {
+    let headers: Vec<Vec<u8>> =
+        files("cuh").iter().map(|path| std::fs::read(path).unwrap()).collect();
+    let expected = expected();
+    for (name, source) in &expected {
+        let text = std::fs::read_to_string(folder().join("ptx").join(name))
+            .unwrap_or_else(|_| panic!("{name} is missing: run .ci/build-ptx"));
+        let (source_line, rest) = text.split_once('\n').unwrap();
+        let (text_line, body) = rest.split_once('\n').unwrap();
+        let parts = headers.iter().map(|header| &header[..]);
+        let stamp = fnv(parts.chain([&source[..], name.as_bytes()]));
+        assert_eq!(source_line, format!("// source {stamp}"), "{name}: run .ci/build-ptx");
+        assert_eq!(text_line, format!("// text {}", fnv([body.as_bytes()])), "{name} was edited");
+    }
+    let built = std::fs::read_dir(folder().join("ptx")).unwrap().count();
+    assert_eq!(built, expected.len(), "kernels/ptx has files without a source");
+}
+
+#[test]
+fn every_kernel_is_in_the_ptx_of_its_family() {
+    for kernel in ALL {
+        let holds = |file: &&Ptx| file.family == kernel.family.0;
+        let entry = format!(".entry {}(", kernel.name);
+        let mut families = PTX.iter().filter(holds).peekable();
+        assert!(families.peek().is_some(), "{kernel:?}: no such family");
+        for file in families {
+            assert!(file.text.contains(&entry), "{kernel:?} is not in the PTX for {}", file.scalar);
+        }
+    }
+}
+
+#[test]
+fn plain_ptx_loads_on_the_oldest_chip_and_driver() {
+    for file in PTX {
+        let directive = |name: &str| {
+            let line = file.text.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or("").trim().to_owned()
+        };
+        let target: u32 = directive(".target sm_").trim_end_matches('a').parse().unwrap();
+        assert_eq!(target, file.chip, "{} {}", file.family, file.scalar);
+        if file.chip == 75 {
+            let isa: f64 = directive(".version").parse().unwrap();
+            assert!(isa <= 8.0, "{} {}: PTX ISA {isa}", file.family, file.scalar);
+        }
+    }
+}
+
+#[test]
+fn the_newest_variant_that_a_chip_takes_comes_first() {
+    let family = Family("softmax");
+    assert_eq!(family.variants("f32", 75).len(), 1);
+    assert!(family.variants("f32", 70).is_empty());
+    assert!(family.variants("i64", 90).is_empty());
+}

@@ -1,0 +1,364 @@
+//! NVIDIA GPUs: our own kernels, and cuBLAS and cuDNN where they are found. This file only hands each
+//! method on; every family of kernels has a file of its own, beside a file of the same name in
+//! `kernels/`.
+
+mod argmax;
+mod compare;
+mod conv;
+mod copy;
+mod cross_entropy;
+mod cublas;
+mod cudnn;
+mod elementwise;
+mod error;
+mod gemm;
+mod gemm_kernel;
+mod gpu;
+mod index;
+mod kernels;
+mod launch;
+mod layout;
+mod library;
+mod memory;
+mod norm;
+mod planned;
+mod pool;
+mod random;
+mod rates;
+mod reduce;
+mod rows;
+mod softmax;
+mod sums;
+mod update;
+
+use super::backend::{Backend, Buffer, DriverMemory, Query, Terms};
+use super::options::CudaOptions;
+use super::philox::Stream as RandomStream;
+use super::spec::*;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::memory::{Meter, Purpose, Reservation};
+use crate::plan::Candidate;
+use crate::tensor::{Storage, Tensor};
+use cudarc::driver::sys;
+use gpu::Gpu;
+use memory::{DeviceBuffer, Stream, pointer};
+use std::any::Any;
+use std::sync::Arc;
+
+/// Bytes that a device keeps for partial sums and as cuBLAS's smallest workspace.
+pub(super) const SCRATCH_BYTES: usize = 1 << 20;
+
+/// A CUDA device: a stream of its own on a GPU, and its pool of memory.
+pub(super) struct Cuda {
+    stream: Arc<Stream>,
+    scratch: DeviceBuffer,
+    poison: bool,
+    /// The scratch, and what the libraries took when they started.
+    _charged: [Reservation; 2],
+}
+
+impl std::fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cuda({:?})", self.gpu())
+    }
+}
+
+impl Cuda {
+    pub(super) fn new(ordinal: usize, options: &CudaOptions, meter: &Meter) -> Result<Cuda> {
+        let gpu = Gpu::open(ordinal)?;
+        let stream = Stream::new(gpu.clone())?;
+        let charged = [
+            meter.reserve(gpu.take_uncharged(), Purpose::Other)?,
+            meter.reserve(SCRATCH_BYTES as u64, Purpose::Other)?,
+        ];
+        let scratch = stream.allocate(SCRATCH_BYTES)?;
+        Ok(Cuda { stream, scratch, poison: options.poison, _charged: charged })
+    }
+
+    fn gpu(&self) -> &Gpu {
+        &self.stream.gpu
+    }
+
+    fn stream(&self) -> sys::CUstream {
+        self.stream.raw
+    }
+
+    /// Address of [`SCRATCH_BYTES`] bytes, for one operation at a time in the stream's order.
+    fn scratch(&self) -> u64 {
+        self.scratch.address()
+    }
+}
+
+impl Backend for Cuda {
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Buffer>> {
+        let buffer = self.stream.allocate(bytes)?;
+        if self.poison {
+            // All ones is NaN in every float dtype and -1 in the integers.
+            self.stream.fill_bytes(buffer.address(), 0xff, bytes)?;
+        }
+        Ok(Box::new(buffer))
+    }
+
+    fn adopt(&self, dtype: DType, data: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
+        fn bytes<T: bytemuck::Pod>(data: &(dyn Any + Send + Sync)) -> &[u8] {
+            data.downcast_ref::<Vec<T>>().map_or(&[], |data| bytemuck::cast_slice(data))
+        }
+        let data = &*data;
+        let bytes = match dtype {
+            DType::F32 => bytes::<f32>(data),
+            DType::F64 => bytes::<f64>(data),
+            DType::F16 => bytes::<half::f16>(data),
+            DType::BF16 => bytes::<half::bf16>(data),
+            DType::I32 => bytes::<i32>(data),
+            DType::I64 => bytes::<i64>(data),
+        };
+        let buffer = self.stream.allocate(bytes.len())?;
+        self.stream.write(buffer.address(), bytes)?;
+        Ok(Box::new(buffer))
+    }
+
+    fn write(&self, out: &Tensor, data: &[u8]) -> Result<()> {
+        self.stream.write(pointer(out), data)
+    }
+
+    fn read(&self, x: &Tensor, data: &mut [u8]) -> Result<()> {
+        self.stream.read(pointer(x), data)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.stream.synchronize()
+    }
+
+    fn trim(&self) -> Result<()> {
+        self.stream.trim()
+    }
+
+    fn driver_memory(&self) -> Option<DriverMemory> {
+        let figures = self.stream.figures().ok()?;
+        let (free, total) = self.gpu().memory().ok()?;
+        Some(DriverMemory {
+            pool_used: figures.used,
+            pool_used_peak: figures.used_peak,
+            pool_reserved: figures.reserved,
+            pool_reserved_peak: figures.reserved_peak,
+            free,
+            total,
+        })
+    }
+
+    fn reset_driver_peaks(&self) {
+        // Only figures of a report hang on it.
+        let _ = self.stream.reset_peaks();
+    }
+
+    fn fill(&self, out: &Tensor, value: f64) -> Result<()> {
+        elementwise::fill(self, out, value)
+    }
+
+    fn random(&self, distribution: Distribution, stream: RandomStream, out: &Tensor) -> Result<()> {
+        random::random(self, distribution, stream, out)
+    }
+
+    fn dropout(&self, p: f64, stream: RandomStream, x: &Tensor, out: &Tensor) -> Result<()> {
+        random::dropout(self, p, stream, x, out)
+    }
+
+    fn unary(&self, f: Unary, x: &Tensor, out: &Tensor) -> Result<()> {
+        elementwise::unary(self, f, x, out)
+    }
+
+    fn unary_gradient(&self, f: Unary, saved: &Tensor, dy: &Tensor, out: &Tensor) -> Result<()> {
+        elementwise::unary_gradient(self, f, saved, dy, out)
+    }
+
+    fn binary(&self, f: Binary, a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
+        elementwise::binary(self, f, a, b, out)
+    }
+
+    fn binary_gradient(
+        &self,
+        f: Binary,
+        side: Side,
+        a: &Tensor,
+        b: &Tensor,
+        dy: &Tensor,
+        out: &Tensor,
+    ) -> Result<()> {
+        reduce::binary_gradient(self, f, side, a, b, dy, out)
+    }
+
+    fn binary_sum(
+        &self,
+        f: Binary,
+        scale: f64,
+        a: &Tensor,
+        b: &Tensor,
+        out: &Tensor,
+    ) -> Result<()> {
+        reduce::binary_sum(self, f, scale, a, b, out)
+    }
+
+    fn accumulate(&self, out: &Tensor, x: &Tensor) -> Result<()> {
+        elementwise::accumulate(self, out, x)
+    }
+
+    fn compare(&self, f: Comparison, a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
+        compare::compare(self, f, a, b, out)
+    }
+
+    fn select(&self, mask: &Tensor, a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
+        compare::select(self, mask, a, b, out)
+    }
+
+    fn select_gradient(&self, mask: &Tensor, side: Side, dy: &Tensor, out: &Tensor) -> Result<()> {
+        reduce::select_gradient(self, mask, side, dy, out)
+    }
+
+    fn cast(&self, x: &Tensor, out: &Tensor) -> Result<()> {
+        elementwise::cast(self, x, out)
+    }
+
+    fn sum(&self, x: &Tensor, reduced: &[bool], scale: f64, out: &Tensor) -> Result<()> {
+        reduce::sum(self, x, reduced, scale, out)
+    }
+
+    fn argmax(&self, x: &Tensor, axis: usize, out: &Tensor) -> Result<()> {
+        argmax::argmax(self, x, axis, out)
+    }
+
+    fn softmax(&self, log: bool, x: &Tensor, axis: usize, out: &Tensor) -> Result<()> {
+        softmax::softmax(self, log, x, axis, out)
+    }
+
+    fn softmax_gradient(
+        &self,
+        log: bool,
+        y: &Tensor,
+        dy: &Tensor,
+        axis: usize,
+        out: &Tensor,
+    ) -> Result<()> {
+        softmax::softmax_gradient(self, log, y, dy, axis, out)
+    }
+
+    fn cross_entropy(
+        &self,
+        x: &Tensor,
+        labels: &Tensor,
+        ignore: Option<i64>,
+        scale: f64,
+        out: &Tensor,
+    ) -> Result<()> {
+        cross_entropy::forward(self, x, labels, ignore, scale, out)
+    }
+
+    fn cross_entropy_gradient(
+        &self,
+        x: &Tensor,
+        labels: &Tensor,
+        ignore: Option<i64>,
+        scale: f64,
+        dy: &Tensor,
+        out: &Tensor,
+    ) -> Result<()> {
+        cross_entropy::gradient(self, x, labels, ignore, scale, dy, out)
+    }
+
+    fn layer_norm(
+        &self,
+        x: &Tensor,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        epsilon: f64,
+        out: &Tensor,
+        mean: &Tensor,
+        rstd: &Tensor,
+    ) -> Result<()> {
+        norm::layer_norm(self, x, weight, bias, epsilon, out, mean, rstd)
+    }
+
+    fn layer_norm_gradient(
+        &self,
+        x: &Tensor,
+        weight: Option<&Tensor>,
+        mean: &Tensor,
+        rstd: &Tensor,
+        dy: &Tensor,
+        dx: Option<&Tensor>,
+        dweight: Option<&Tensor>,
+        dbias: Option<&Tensor>,
+    ) -> Result<()> {
+        norm::layer_norm_gradient(self, x, weight, mean, rstd, dy, dx, dweight, dbias)
+    }
+
+    fn pool(
+        &self,
+        pool: Pool,
+        geometry: &PoolGeometry,
+        x: &Tensor,
+        out: &Tensor,
+        indices: Option<&Tensor>,
+    ) -> Result<()> {
+        pool::pool(self, pool, geometry, x, out, indices)
+    }
+
+    fn pool_gradient(
+        &self,
+        pool: Pool,
+        geometry: &PoolGeometry,
+        dy: &Tensor,
+        indices: Option<&Tensor>,
+        out: &Tensor,
+    ) -> Result<()> {
+        pool::pool_gradient(self, pool, geometry, dy, indices, out)
+    }
+
+    fn copy_window(
+        &self,
+        extents: &[usize],
+        x: &Tensor,
+        from: &Window,
+        out: &Tensor,
+        to: &Window,
+    ) -> Result<()> {
+        copy::copy_window(self, extents, x, from, out, to)
+    }
+
+    fn gather(&self, x: &Tensor, axis: usize, index: &Tensor, out: &Tensor) -> Result<()> {
+        index::gather(self, x, axis, index, out)
+    }
+
+    fn scatter_add(&self, dy: &Tensor, axis: usize, index: &Tensor, out: &Tensor) -> Result<()> {
+        index::scatter_add(self, dy, axis, index, out)
+    }
+
+    fn index_range(&self, index: &Tensor, ignore: Option<i64>) -> Result<(i64, i64)> {
+        index::range(self, index, ignore)
+    }
+
+    fn candidates(&self, query: &Query, terms: Terms) -> Vec<Candidate> {
+        planned::candidates(self, query, terms)
+    }
+
+    fn run(
+        &self,
+        query: &Query,
+        candidate: &Candidate,
+        operands: &[&Tensor],
+        out: &Tensor,
+        workspace: Option<&Storage>,
+    ) -> Result<()> {
+        planned::run(self, query, candidate, operands, out, workspace)
+    }
+
+    fn update(
+        &self,
+        update: Update,
+        parameter: &Tensor,
+        gradient: &Tensor,
+        state: &[&Tensor],
+    ) -> Result<()> {
+        update::update(self, update, parameter, gradient, state)
+    }
+}

@@ -25,6 +25,13 @@ def log2(value):
     return math.log2(max(value, 1))
 
 
+def on_tensor_cores(name, kind):
+    """Whether a method computes there: `Cost::on_tensor_cores`."""
+    if "cuBLAS" in name or "tensor cores" in name:
+        return kind != "f32"
+    return kind == "tf32" and ("precomputed" in name or "algorithm 1" in name)
+
+
 def describe(row):
     """(class, features, core seconds, staged seconds, repetitions) of one measurement."""
     name, split, dtype = row["name"], row["split"], row["dtype"]
@@ -36,9 +43,11 @@ def describe(row):
     chunk = int(m.group(1)) if (m := re.search(r"(\d+) samples", split)) else n
     taps = int(m.group(1)) if (m := re.search(r"(\d+) taps", split)) else k
     pieces = "pieces" in split
-    library = name.startswith("cuDNN") or "cuBLAS" in name
     kind = "half" if dtype in ("f16", "bf16") else "tf32" if row["tf32"] else "f32"
-    rate = RATES["f64"] if dtype == "f64" else RATES[kind] if library else RATES["f32"]
+    tensor_cores = on_tensor_cores(name, kind)
+    if kind == "tf32" and not tensor_cores:
+        kind = "f32"
+    rate = RATES["f64"] if dtype == "f64" else RATES[kind if tensor_cores else "f32"]
     c, m = cin // g, cout // g
 
     def sizes(samples, taps):
@@ -122,6 +131,7 @@ def main():
     parser.add_argument("files", nargs="+")
     parser.add_argument("--ridge", type=float, default=3.0)
     parser.add_argument("--sharpness", type=float, default=2.0)
+    parser.add_argument("--caution", type=float, default=0.5)
     options = parser.parse_args()
     rows = [json.loads(line) for path in options.files for line in open(path)]
     fastest = defaultdict(lambda: math.inf)
@@ -135,7 +145,23 @@ def main():
             target = max(row["measured"] - staged, 0.2 * row["measured"]) / (times * core)
             close = (fastest[key(row)] / row["measured"]) ** options.sharpness
             classes[name].append((features, math.log(target), 0.02 + close))
-        return {name: fit(samples, options.ridge) for name, samples in classes.items()}
+        return {name: cautious(samples) for name, samples in classes.items()}
+
+    def cautious(samples):
+        """A fit, plus a share of the error that it has on samples left out: the fastest of many
+        predictions is often one that is wrong."""
+        squares, weights = 0.0, 0.0
+        for part in range(4):
+            inside = [s for i, s in enumerate(samples) if i % 4 != part]
+            if len(inside) < 8:
+                continue
+            solution = fit(inside, options.ridge)
+            for features, target, weight in samples[part::4]:
+                squares += weight * (target - features @ solution) ** 2
+                weights += weight
+        solution = fit(samples, options.ridge)
+        solution[0] += options.caution * (math.sqrt(squares / weights) if weights else 1.0)
+        return solution
 
     def predict(table, row):
         name, features, core, staged, times = describe(row)

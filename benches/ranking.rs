@@ -25,9 +25,12 @@ struct Options {
     /// Multiplications of a pass at most, in billions.
     #[arg(long, default_value_t = 100.0)]
     gflop: f64,
-    /// Candidates with more workspace than this are not measured.
-    #[arg(long, default_value_t = 2048)]
-    most_mib: u64,
+    /// Workspace caps in MiB; candidates over the largest are not measured.
+    #[arg(long, value_delimiter = ',', default_value = "0,16,256,2048")]
+    caps: Vec<u64>,
+    /// Every shape under one of the caps only, drawn with it: for fitting.
+    #[arg(long)]
+    one_cap: bool,
     /// Stop drawing after this many seconds.
     #[arg(long, default_value_t = 1e9)]
     seconds: f64,
@@ -107,7 +110,8 @@ impl Shape {
                 dtype,
                 tf32,
             };
-            let work = (shape.batch * shape.length * channels[0] / groups * channels[1] * kernel) as f64;
+            let work =
+                (shape.batch * shape.length * channels[0] / groups * channels[1] * kernel) as f64;
             let elements = shape.batch * shape.length * channels[0].max(channels[1]);
             let span = shape.dilation * (kernel - 1);
             if work < most && work > 1e8 && elements < 1 << 29 && span <= 2 * shape.length {
@@ -170,7 +174,7 @@ fn main() -> Result<()> {
     let device: Device = options.device.parse()?;
     device.set_ranking(Ranking::Measured);
     let mut numbers = Numbers(options.seed);
-    let caps = [0, 16 * MIB, 256 * MIB, options.most_mib * MIB];
+    let caps: Vec<u64> = options.caps.iter().map(|mib| mib * MIB).collect();
     let mut losses: Vec<Vec<f64>> = vec![Vec::new(); caps.len()];
     let mut lines = String::new();
     let start = std::time::Instant::now();
@@ -182,7 +186,11 @@ fn main() -> Result<()> {
         let shape = Shape::draw(&mut numbers, options.gflop * 1e9);
         let mut worst = vec![1.0f64; caps.len()];
         // Splits differ by cap, so each cap has plans of its own.
+        let only = options.one_cap.then(|| numbers.next() as usize % caps.len());
         for (which, &cap) in caps.iter().enumerate() {
+            if only.is_some_and(|only| only != which) {
+                continue;
+            }
             device.set_workspace_cap(cap);
             let plans = match shape.measure(&device) {
                 Ok(plans) => plans,
@@ -237,7 +245,10 @@ fn main() -> Result<()> {
         std::fs::write(path, lines)
             .map_err(|source| capgrad::Error::Io { path: path.clone(), source })?;
     }
-    println!("\n{:>10} {:>8} {:>14} {:>10} {:>10}", "cap", "passes", "within 10 %", "mean", "worst");
+    println!(
+        "\n{:>10} {:>8} {:>14} {:>10} {:>10}",
+        "cap", "passes", "within 10 %", "mean", "worst"
+    );
     for (cap, losses) in caps.iter().zip(&losses) {
         let close = losses.iter().filter(|&&loss| loss <= 1.1).count();
         let n = losses.len().max(1) as f64;

@@ -4,12 +4,13 @@
 mod support;
 
 use capgrad::{
-    Conv1d, DType, Device, GIB, Linear, MIB, Padding, Ranking, Tape, Tensor, Var, Verdict,
+    Conv1d, CudaOptions, DType, Device, GIB, Linear, MIB, Padding, Ranking, Tape, Tensor, Var,
+    Verdict,
 };
 use support::conv::{Operands, Sizes};
 use support::{
-    Kind, Numbers, TF32_TOLERANCE, bits, devices, kinds, relative_error, rounded, tensor,
-    tolerance, values,
+    Kind, Numbers, TF32_TOLERANCE, assert_close, bits, cuda_devices, devices, kinds,
+    relative_error, rounded, tensor, tolerance, values,
 };
 
 /// Small shapes of every sort.
@@ -51,6 +52,60 @@ fn run(sizes: &Sizes, o: &Operands, device: &Device) -> [Tensor; 3] {
     let gradients = y.backward_with(o.dy(device)).unwrap();
     let of = |v: &Var| gradients.get(v).unwrap().clone();
     [value, of(&x), of(&w)]
+}
+
+/// A GPU without NVIDIA's libraries.
+fn without_libraries() -> Option<Device> {
+    cuda_devices().next()?;
+    Some(Device::new_cuda(0, CudaOptions { poison: true, kernels_only: true }).unwrap())
+}
+
+#[test]
+fn our_own_kernels_need_no_library() {
+    let Some(device) = without_libraries() else { return };
+    for sizes in shapes() {
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            let o = Operands::new(sizes, dtype, 3, false);
+            let expected = [
+                sizes.forward(&o.x, &o.w, None),
+                sizes.input_gradient(&o.dy, &o.w),
+                sizes.weight_gradient(&o.x, &o.dy),
+            ];
+            for (i, (out, expected)) in run(&sizes, &o, &device).iter().zip(&expected).enumerate() {
+                assert_close(format!("{sizes:?}, result {i}"), out, expected);
+            }
+        }
+    }
+    for plan in device.plans() {
+        for weighed in plan.weighed() {
+            let name = &weighed.candidate.name;
+            assert!(!name.contains("cuDNN") && !name.contains("cuBLAS"), "{plan}");
+            assert!(weighed.candidate.deterministic, "{plan}");
+        }
+    }
+}
+
+#[test]
+fn our_own_products_need_no_library() {
+    let Some(device) = without_libraries() else { return };
+    let mut numbers = Numbers(17);
+    for [m, k, n] in [[1, 1, 1], [33, 65, 17], [128, 4096, 130], [3, 70_000, 5], [257, 64, 300]] {
+        let (a, b) = (numbers.reals(m * k), numbers.reals(k * n));
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            let (ra, rb) = (rounded(&a, dtype), rounded(&b, dtype));
+            let mut expected = vec![0.0; m * n];
+            for i in 0..m {
+                for p in 0..k {
+                    for j in 0..n {
+                        expected[i * n + j] += ra[i * k + p] * rb[p * n + j];
+                    }
+                }
+            }
+            let (a, b) = (tensor(&a, [m, k], dtype, &device), tensor(&b, [k, n], dtype, &device));
+            let product = Var::from(a).matmul(&Var::from(b)).unwrap();
+            assert_close(format!("{m}×{k}×{n}"), product.tensor(), &expected);
+        }
+    }
 }
 
 #[test]

@@ -94,6 +94,8 @@ fn the_first_workload_peaks_at_the_sum_of_its_tensors_to_the_byte() {
 #[test]
 fn the_peak_grows_exactly_with_the_samples() {
     for kind in kinds() {
+        // With the workspace the moment of the peak moves, and with it which scalars are live.
+        let slack = if kind == Kind::Cuda { SCALARS } else { 0 };
         let seen: Vec<(u64, u64, u64)> = (1..=16)
             .map(|i| {
                 let samples = 50 * i;
@@ -106,9 +108,11 @@ fn the_peak_grows_exactly_with_the_samples() {
         for &(samples, forward, backward) in &seen {
             let steps = (samples - first.0) / 50;
             let each = (last.1 - first.1) / 15;
-            assert_eq!(each, x_bytes(50) + y_bytes(50));
-            assert_eq!(forward, first.1 + steps * each, "forward at {samples} samples");
-            assert_eq!(backward, first.2 + steps * x_bytes(50), "backward at {samples} samples");
+            assert!(each.abs_diff(x_bytes(50) + y_bytes(50)) <= slack);
+            let expected = first.1 + steps * (x_bytes(50) + y_bytes(50));
+            assert!(forward.abs_diff(expected) <= slack, "forward at {samples} samples");
+            let expected = first.2 + steps * x_bytes(50);
+            assert!(backward.abs_diff(expected) <= slack, "backward at {samples} samples");
         }
     }
 }

@@ -22,13 +22,17 @@ pub struct CpuOptions {
 /// ```
 /// use capgrad::{CudaOptions, Device};
 /// // An `Err` where there is no GPU.
-/// let device = Device::new_cuda(0, CudaOptions { poison: true });
+/// let device = Device::new_cuda(0, CudaOptions { poison: true, ..Default::default() });
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct CudaOptions {
     /// Fills new memory with NaN patterns before it is handed out, so that a result that was not
     /// written shows. For tests: it costs time.
     pub poison: bool,
+    /// Leaves cuBLAS and cuDNN out, as on a machine without them: all is computed by this crate's own
+    /// kernels, which are deterministic, need no workspace, and add up long sums in short stretches;
+    /// large products are many times slower.
+    pub kernels_only: bool,
 }
 
 /// How candidates within the cap are ranked.

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A run of this many seconds is timed well enough by one.
-const LONG_ENOUGH: f64 = 2e-3;
+const LONG_ENOUGH: f64 = 1e-3;
+/// Loading kernels takes no more seconds than this.
+const LONGEST_LOADING: f64 = 3.0;
 /// A first run this many times slower than the best candidate's decides.
 const HOPELESS: f64 = 5.0;
 
@@ -69,8 +71,8 @@ impl PlannedCall<'_> {
     }
 
     /// Seconds of one run: of those after the first, which also pays for cold caches and for
-    /// kernels that are loaded when they are first used. A candidate whose first run took far longer
-    /// than `best` is not run again.
+    /// kernels that are loaded (or compiled by the driver) when they are first used. A candidate
+    /// whose first run took far longer than `best` and than any loading is not run again.
     fn time(&self, candidate: &Candidate, best: f64) -> Result<f64> {
         let device = self.out.device();
         let workspace = take_workspace(device, candidate)?;
@@ -84,11 +86,11 @@ impl PlannedCall<'_> {
         };
         device.synchronize()?;
         let first = run(1)?;
-        if first > HOPELESS * best && first > LONG_ENOUGH {
+        if first > HOPELESS * best && first > LONGEST_LOADING {
             return Ok(first);
         }
         let once = run(1)?;
-        if once > LONG_ENOUGH {
+        if once > LONG_ENOUGH || once > HOPELESS * best {
             return Ok(once);
         }
         // The clock and the wait for the device are part of a single short run's time.

@@ -101,7 +101,7 @@ impl Kind {
             Kind::Cpu => Device::new_cpu(CpuOptions::default()),
             Kind::Cuda => {
                 assert!(*CUDA, "a test of a kind that is not there");
-                Device::new_cuda(0, CudaOptions { poison })
+                Device::new_cuda(0, CudaOptions { poison, ..Default::default() })
             }
         }
         .unwrap()

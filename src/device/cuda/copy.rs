@@ -83,7 +83,7 @@ fn runs(cuda: &Cuda, list: &[Axis<2>], size: usize, source: u64, target: u64) ->
     let outer_strides = outer.iter().fold(0, |all, axis| all | axis.strides[0] | axis.strides[1]);
     // A lone run may leave a rest, which is copied on its own.
     let ends = if outer.is_empty() { 0 } else { length * size };
-    let unit = 16.min(1 << (addresses | outer_strides * size | ends | 16).trailing_zeros());
+    let unit = 16.min(1 << (addresses | (outer_strides * size) | ends | 16).trailing_zeros());
     let unit = unit.max(size);
     let scale = unit / size;
     let rest = length % scale;

@@ -55,15 +55,8 @@ pub(super) struct Product {
 impl Product {
     /// Whether all sizes fit the library's 32-bit numbers.
     pub(super) fn fits(&self) -> bool {
-        let sizes = [
-            self.batch,
-            self.m,
-            self.n,
-            self.k,
-            self.a.stride,
-            self.b.stride,
-            self.c.stride,
-        ];
+        let sizes =
+            [self.batch, self.m, self.n, self.k, self.a.stride, self.b.stride, self.c.stride];
         sizes.iter().all(|&size| size <= i32::MAX as usize)
     }
 }
@@ -103,7 +96,7 @@ impl Cuda {
     ) -> Result<()> {
         use sys::cublasComputeType_t::*;
         use sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP_T};
-        let Some(cublas) = &self.gpu().cublas else {
+        let Some(cublas) = self.cublas() else {
             return Err(Error::driver("cublasGemmStridedBatchedEx", "cuBLAS is not here"));
         };
         let cublas = cublas.lock();
@@ -112,7 +105,8 @@ impl Cuda {
             (_, 0) => (self.scratch(), SCRATCH_BYTES),
             given => given,
         };
-        let operation = |operand: Operand| if operand.transposed { CUBLAS_OP_T } else { CUBLAS_OP_N };
+        let operation =
+            |operand: Operand| if operand.transposed { CUBLAS_OP_T } else { CUBLAS_OP_N };
         let compute = match product.dtype {
             DType::F64 => CUBLAS_COMPUTE_64F,
             DType::F32 if product.tf32 => CUBLAS_COMPUTE_32F_FAST_TF32,
@@ -132,7 +126,8 @@ impl Cuda {
         // in the stream's order; the operands are as large as their sizes say, which `ops` and the
         // candidates checked, and `fits` holds for sizes that candidates are made of.
         unsafe {
-            sys::cublasSetStream_v2(cublas.handle, self.stream().cast()).check("cublasSetStream")?;
+            sys::cublasSetStream_v2(cublas.handle, self.stream().cast())
+                .check("cublasSetStream")?;
             // After the stream, which resets it.
             sys::cublasSetWorkspace_v2(cublas.handle, address as *mut c_void, bytes)
                 .check("cublasSetWorkspace")?;

@@ -26,7 +26,7 @@ const KEPT: usize = 1024;
 /// How the library may round f32 on its way into a product.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Math {
-    /// What the query asks: everything that the library has, TF32 for f32.
+    /// TF32 for f32; the plain units for halves.
     Default,
     /// Tensor cores.
     TensorOp,
@@ -437,7 +437,7 @@ impl Cuda {
         (workspace, bytes): (u64, u64),
     ) -> Result<()> {
         let absent = || Error::driver("cuDNN", "the library or the algorithm is not here");
-        let mut cudnn = self.gpu().cudnn.as_ref().ok_or_else(absent)?.lock();
+        let mut cudnn = self.cudnn().ok_or_else(absent)?.lock();
         self.gpu().enter()?;
         let d = cudnn.descriptors(problem)?;
         let (one, beta) = ((1.0f32, 1.0f64), (beta as f32, beta));

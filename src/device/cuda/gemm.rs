@@ -28,7 +28,8 @@ pub(super) fn candidates(
     let (m, n, k) = (spec.m as f64, spec.n as f64, spec.k as f64);
     let batch = spec.batch as f64;
     let flops = 2.0 * batch * m * n * k;
-    let stored = |operand: &Strided, area: f64| if operand.batch == 0 { area } else { batch * area };
+    let stored =
+        |operand: &Strided, area: f64| if operand.batch == 0 { area } else { batch * area };
     let elements = stored(&spec.a, m * k) + stored(&spec.b, k * n) + batch * m * n;
     let bytes = elements * dtype.size() as f64 / rates.bytes;
     // Tiles of 128×128 that share the multiprocessors.
@@ -49,7 +50,7 @@ pub(super) fn candidates(
         params: [0; 4],
     }];
     let fits = product(spec, dtype, terms.allow_tf32).is_some_and(|product| product.fits());
-    if fits && cuda.gpu().cublas.is_some() {
+    if fits && cuda.cublas().is_some() {
         let few_tiles = tiles < chips && spec.k >= 4096;
         let workspaces = if few_tiles { [0, LARGE_WORKSPACE].as_slice() } else { &[0] };
         let rate = rates.arithmetic(dtype, terms.allow_tf32);

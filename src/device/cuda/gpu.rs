@@ -33,14 +33,13 @@ pub(super) struct Gpu {
 #[derive(Clone, Debug)]
 pub(super) struct Properties {
     pub(super) ordinal: usize,
-    pub(super) name: String,
     /// `(major, minor)`.
     pub(super) compute_capability: (u32, u32),
     pub(super) multiprocessors: usize,
     /// Bytes of shared memory that a block may have when it asks for them.
     pub(super) shared_per_block: usize,
-    /// Bytes of its L2 cache.
-    pub(super) l2_bytes: usize,
+    /// Bytes of its memory.
+    pub(super) memory_bytes: usize,
     /// Core clock in kHz.
     pub(super) clock_khz: usize,
     /// Memory clock in kHz and bus width in bits.
@@ -219,11 +218,11 @@ impl Properties {
         let minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         Ok(Properties {
             ordinal,
-            name: result::device::get_name(device)?,
             compute_capability: (major as u32, minor as u32),
             multiprocessors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             shared_per_block: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-            l2_bytes: attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
+            // SAFETY: the device was given by the driver.
+            memory_bytes: unsafe { result::device::total_mem(device) }?,
             clock_khz: attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
             memory_clock_khz: attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
             memory_bus_bits: attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,

@@ -31,7 +31,9 @@ impl Grid {
         Grid { blocks: [blocks, 1, 1], threads: threads as u32, shared: 0 }
     }
 
+    /// At most 48 KiB, which every chip gives a block without being asked.
     pub(super) fn with_shared(self, bytes: usize) -> Grid {
+        debug_assert!(bytes <= 48 << 10);
         Grid { shared: bytes as u32, ..self }
     }
 }

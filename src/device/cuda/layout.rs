@@ -149,10 +149,10 @@ impl Layout {
         let mut furthest = [0usize; N];
         for (i, axis) in axes.iter().enumerate() {
             layout.extents[i] = axis.extent as u64;
-            for k in 0..N {
-                layout.strides[k][i] = axis.strides[k] as u64;
-                let most = axis.extent.saturating_sub(1).saturating_mul(axis.strides[k]);
-                furthest[k] = furthest[k].saturating_add(most);
+            for (k, (&stride, furthest)) in axis.strides.iter().zip(&mut furthest).enumerate() {
+                layout.strides[k][i] = stride as u64;
+                let most = axis.extent.saturating_sub(1).saturating_mul(stride);
+                *furthest = furthest.saturating_add(most);
             }
         }
         let narrow = layout.elements < 1 << 31

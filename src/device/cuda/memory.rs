@@ -73,6 +73,10 @@ impl Stream {
                 }
                 other => other,
             };
+            // No driver has to be asked for more than there is; some call it a bad argument.
+            if bytes > self.gpu.properties.memory_bytes {
+                return Err(refused(Error::OutOfMemory { device: String::new(), requested: 0 }));
+            }
             match take() {
                 // What was freed and not yet reached by the stream may be enough.
                 Err(Error::OutOfMemory { .. }) => {

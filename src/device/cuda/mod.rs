@@ -40,9 +40,12 @@ use crate::error::Result;
 use crate::memory::{Meter, Purpose, Reservation};
 use crate::plan::Candidate;
 use crate::tensor::{Storage, Tensor};
+use cublas::Cublas;
 use cudarc::driver::sys;
+use cudnn::Cudnn;
 use gpu::Gpu;
 use memory::{DeviceBuffer, Stream, pointer};
+use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -54,6 +57,7 @@ pub(super) struct Cuda {
     stream: Arc<Stream>,
     scratch: DeviceBuffer,
     poison: bool,
+    kernels_only: bool,
     /// The scratch, and what the libraries took when they started.
     _charged: [Reservation; 2],
 }
@@ -73,11 +77,22 @@ impl Cuda {
             meter.reserve(SCRATCH_BYTES as u64, Purpose::Other)?,
         ];
         let scratch = stream.allocate(SCRATCH_BYTES)?;
-        Ok(Cuda { stream, scratch, poison: options.poison, _charged: charged })
+        let &CudaOptions { poison, kernels_only } = options;
+        Ok(Cuda { stream, scratch, poison, kernels_only, _charged: charged })
     }
 
     fn gpu(&self) -> &Gpu {
         &self.stream.gpu
+    }
+
+    /// cuBLAS, where it is here and may be used.
+    fn cublas(&self) -> Option<&Mutex<Cublas>> {
+        self.gpu().cublas.as_ref().filter(|_| !self.kernels_only)
+    }
+
+    /// cuDNN, where it is here and may be used.
+    fn cudnn(&self) -> Option<&Mutex<Cudnn>> {
+        self.gpu().cudnn.as_ref().filter(|_| !self.kernels_only)
     }
 
     fn stream(&self) -> sys::CUstream {

@@ -10,7 +10,9 @@ use crate::tensor::{Storage, Tensor};
 pub(super) fn candidates(cuda: &Cuda, query: &Query, terms: Terms) -> Vec<Candidate> {
     match query {
         Query::Gemm(spec, dtype) => gemm::candidates(cuda, spec, *dtype, terms),
-        Query::Conv(pass, geometry, dtype) => conv::candidates(cuda, *pass, geometry, *dtype, terms),
+        Query::Conv(pass, geometry, dtype) => {
+            conv::candidates(cuda, *pass, geometry, *dtype, terms)
+        }
         // Sparse products have no kernels here yet; the planner says so.
         Query::Sparse(..) => Vec::new(),
     }

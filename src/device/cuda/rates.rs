@@ -30,7 +30,8 @@ impl Rates {
             (9, _) => (128.0, 64.0, 1024.0, 2048.0),
             _ => (128.0, 2.0, 512.0, 1024.0),
         };
-        let clock = if properties.clock_khz > 0 { properties.clock_khz as f64 * 1e3 } else { 1.5e9 };
+        let clock =
+            if properties.clock_khz > 0 { properties.clock_khz as f64 * 1e3 } else { 1.5e9 };
         let per_second = 2.0 * clock * properties.multiprocessors as f64;
         let wires = properties.memory_clock_khz as f64 * 1e3 * properties.memory_bus_bits as f64;
         let bytes = if wires > 0.0 { 2.0 * wires / 8.0 * 0.86 } else { 5e11 };

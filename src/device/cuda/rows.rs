@@ -35,7 +35,9 @@ pub(super) struct Rows {
 
 /// Whether accesses of 16 bytes at rows of `n` elements are aligned in all of the tensors.
 pub(super) fn aligned(n: usize, tensors: &[&Tensor]) -> bool {
-    tensors.iter().all(|x| pointer(x) % 16 == 0 && (n * x.dtype().size()).is_multiple_of(16))
+    tensors
+        .iter()
+        .all(|x| pointer(x).is_multiple_of(16) && (n * x.dtype().size()).is_multiple_of(16))
 }
 
 impl Rows {

@@ -119,35 +119,39 @@ impl Cost {
             flag(g.dilation > 1),
             flag(c % 8 != 0),
             flag(m % 8 != 0),
-            flag(g.out_length % 8 != 0),
+            flag(!g.out_length.is_multiple_of(8)),
             fft_tiles.log2(),
         ]
     }
 
-    /// The rate of the unit that a method computes on.
-    fn rate(&self, library: bool) -> f64 {
-        match self.dtype {
-            DType::F64 => self.rates.f64,
-            _ if library => self.rates.arithmetic(self.dtype, self.tf32),
-            _ => self.rates.f32,
+    /// Whether a method computes on tensor cores, where this number type may.
+    fn on_tensor_cores(&self, method: &str) -> bool {
+        let half = matches!(self.dtype, DType::F16 | DType::BF16);
+        if method.contains("cuBLAS") || method.contains("tensor cores") {
+            return half || self.tf32;
         }
+        self.tf32 && (method.contains("precomputed") || method.contains("algorithm 1"))
     }
 
     /// Under which name the factors of a method are kept.
     fn class(&self, method: &str) -> String {
         let kind = match self.dtype {
             DType::F16 | DType::BF16 => "half",
-            DType::F32 if self.tf32 => "tf32",
+            DType::F32 if self.on_tensor_cores(method) => "tf32",
             _ => "f32",
         };
         format!("{} | {method} | {kind}", self.pass.name())
     }
 
-    fn seconds(&self, method: &str, library: bool, work: Work) -> f64 {
+    fn seconds(&self, method: &str, work: Work) -> f64 {
         let g = &self.geometry;
         let chunks = g.batch as f64 / work.chunk as f64;
         let blocks = g.kernel as f64 / work.taps as f64;
-        let rate = self.rate(library);
+        let rate = match self.dtype {
+            DType::F64 => self.rates.f64,
+            _ if self.on_tensor_cores(method) => self.rates.arithmetic(self.dtype, self.tf32),
+            _ => self.rates.f32,
+        };
         let [x, y, w] = self.bytes(work.chunk, work.taps);
         let arithmetic = self.operations(work.chunk, work.taps) / rate;
         let core = LAUNCH + arithmetic.max((x + y + w) / self.rates.bytes);
@@ -164,12 +168,12 @@ impl Cost {
     pub(super) fn direct(&self, pieces: usize) -> f64 {
         let (chunk, taps) = (self.geometry.batch, self.geometry.kernel);
         let name = if pieces > 1 { "direct in pieces" } else { "direct" };
-        self.seconds(name, false, Work { chunk, taps, moved: 0.0, launches: 1.0 })
+        self.seconds(name, Work { chunk, taps, moved: 0.0, launches: 1.0 })
     }
 
     pub(super) fn depthwise(&self) -> f64 {
         let (chunk, taps) = (self.geometry.batch, self.geometry.kernel);
-        self.seconds("depthwise", false, Work { chunk, taps, moved: 0.0, launches: 1.0 })
+        self.seconds("depthwise", Work { chunk, taps, moved: 0.0, launches: 1.0 })
     }
 
     /// Whether a product has too few tiles for the chip and sums that can be cut.
@@ -195,7 +199,7 @@ impl Cost {
         }
         let launches = calls as f64 + 2.0;
         let work = Work { chunk: method.chunk, taps: g.kernel, moved, launches };
-        self.seconds(name, true, work)
+        self.seconds(name, work)
     }
 
     pub(super) fn library(&self, name: &str, method: &library::Method, pads: bool) -> f64 {
@@ -206,6 +210,6 @@ impl Cost {
             (false, true) => (2.0 * x, 2.0),
             (false, false) => (0.0, 1.0),
         };
-        self.seconds(name, true, Work { chunk: method.chunk, taps: method.taps, moved, launches })
+        self.seconds(name, Work { chunk: method.chunk, taps: method.taps, moved, launches })
     }
 }

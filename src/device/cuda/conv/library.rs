@@ -192,7 +192,7 @@ pub(super) fn candidates(
     cost: &Cost,
     cap: u64,
 ) -> Vec<Candidate> {
-    let Some(cudnn) = &cuda.gpu().cudnn else { return Vec::new() };
+    let Some(cudnn) = cuda.cudnn() else { return Vec::new() };
     let mut cudnn = cudnn.lock();
     if cuda.gpu().enter().is_err() {
         return Vec::new();
@@ -207,11 +207,15 @@ pub(super) fn candidates(
         return Vec::new();
     }
     let strict = question.dtype == DType::F32 && !question.tf32;
-    let math = if strict { Math::Fma } else { Math::Default };
+    // For halves the default is the plain units; for f32 it is TF32.
+    let math = match question.dtype {
+        _ if strict => Math::Fma,
+        DType::F16 | DType::BF16 => Math::TensorOp,
+        _ => Math::Default,
+    };
     let mut all = Vec::new();
     for channels_last in [false, true] {
-        let method =
-            Method { algorithm: 0, math, channels_last, chunk: most, taps: g.kernel };
+        let method = Method { algorithm: 0, math, channels_last, chunk: most, taps: g.kernel };
         let problem = method.problem(question, most, g.kernel);
         for offer in cudnn.offers(&problem).unwrap_or_default() {
             // A query may name what it was not asked for.
@@ -346,12 +350,21 @@ impl Job<'_> {
             for (tap, taps) in chunks(g.kernel, self.method.taps) {
                 let w = if whole { w } else { self.block_of_weights(tap, taps)? };
                 let beta = if tap == 0 { 0.0 } else { 1.0 };
-                self.call(samples, taps, [self.from_tap(x, tap), w], y, beta)?;
+                self.call(samples, taps, [self.at_tap(x, tap), w], y, beta)?;
             }
             if self.y.is_some() {
                 let to = self.question.y_at(at.y, start);
                 let dtype = self.question.dtype;
-                layout::from_last(self.cuda, dtype, samples, g.out_channels, g.out_length, y, to, 0)?;
+                layout::from_last(
+                    self.cuda,
+                    dtype,
+                    samples,
+                    g.out_channels,
+                    g.out_length,
+                    y,
+                    to,
+                    0,
+                )?;
             }
         }
         if at.bias != 0 {
@@ -377,7 +390,7 @@ impl Job<'_> {
             for (tap, taps) in chunks(g.kernel, self.method.taps) {
                 let w = if whole { w } else { self.block_of_weights(tap, taps)? };
                 let beta = if whole { 0.0 } else { 1.0 };
-                self.call(samples, taps, [y, w], self.from_tap(x, tap), beta)?;
+                self.call(samples, taps, [y, w], self.at_tap(x, tap), beta)?;
             }
             self.unstage_x(samples, x, to)?;
         }
@@ -418,7 +431,7 @@ impl Job<'_> {
     }
 
     /// Where the padded input of a block of taps begins.
-    fn from_tap(&self, x: u64, tap: usize) -> u64 {
+    fn at_tap(&self, x: u64, tap: usize) -> u64 {
         x + (tap * self.question.geometry.dilation * self.question.dtype.size()) as u64
     }
 
@@ -433,7 +446,16 @@ impl Job<'_> {
         let (g, dtype) = (self.question.geometry, self.question.dtype);
         let Some(w) = self.w else { return Ok(self.at.w) };
         let per_group = g.in_channels / g.groups;
-        layout::to_last(self.cuda, dtype, g.out_channels, per_group, g.kernel, (0, 0), self.at.w, w)?;
+        layout::to_last(
+            self.cuda,
+            dtype,
+            g.out_channels,
+            per_group,
+            g.kernel,
+            (0, 0),
+            self.at.w,
+            w,
+        )?;
         Ok(w)
     }
 
@@ -491,4 +513,3 @@ impl Job<'_> {
         Ok(y)
     }
 }
-

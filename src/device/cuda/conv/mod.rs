@@ -9,6 +9,8 @@ mod fit;
 mod layout;
 mod library;
 mod product;
+#[cfg(test)]
+mod tests;
 mod unfold;
 
 use super::{Cuda, memory};
@@ -95,15 +97,16 @@ pub(super) fn candidates(
     let tf32 = terms.allow_tf32 && dtype == DType::F32;
     let question = Question { pass, geometry, dtype, tf32 };
     let cost = Cost::new(cuda, &question);
-    let own = |name: &'static str, code: u32, workspace: u64, seconds: f64, pieces: usize| Candidate {
-        name: name.into(),
-        split: if pieces > 1 { format!("sums in {pieces} pieces") } else { String::new() },
-        workspace,
-        seconds,
-        deterministic: true,
-        code,
-        params: [pieces, 0, 0, 0],
-    };
+    let own =
+        |name: &'static str, code: u32, workspace: u64, seconds: f64, pieces: usize| Candidate {
+            name: name.into(),
+            split: if pieces > 1 { format!("sums in {pieces} pieces") } else { String::new() },
+            workspace,
+            seconds,
+            deterministic: true,
+            code,
+            params: [pieces, 0, 0, 0],
+        };
     let mut all = vec![own("direct", code::DIRECT, 0, cost.direct(1), 1)];
     if geometry.batch == 0 || geometry.in_channels == 0 || geometry.in_length == 0 {
         // Sums of nothing; no library takes extents of 0.
@@ -120,10 +123,10 @@ pub(super) fn candidates(
     if depthwise::takes(geometry) {
         all.push(own("depthwise", code::DEPTHWISE, 0, cost.depthwise(), 1));
     }
-    if cuda.gpu().cublas.is_some() {
+    if cuda.cublas().is_some() {
         all.extend(product::candidates(&question, &cost, terms.cap));
     }
-    if cuda.gpu().cudnn.is_some() {
+    if cuda.cudnn().is_some() {
         all.extend(library::candidates(cuda, &question, &cost, terms.cap));
     }
     all
@@ -147,8 +150,7 @@ pub(super) fn run(
         ConvPass::WeightGradient => Addresses { x: first, w: out, y: second, bias: 0 },
     };
     let workspace = memory::workspace(workspace);
-    let question =
-        Question { pass, geometry, dtype, tf32: candidate.params[3] == TF32 as usize };
+    let question = Question { pass, geometry, dtype, tf32: candidate.params[3] == TF32 as usize };
     match candidate.code {
         code::LIBRARY => library::run(cuda, &question, candidate, at, workspace),
         code::DEPTHWISE => match pass {
@@ -163,9 +165,7 @@ pub(super) fn run(
             }
         },
         code::DIRECT | code::DIRECT_PIECES => match pass {
-            ConvPass::Forward => {
-                direct::forward(cuda, geometry, dtype, at.x, at.w, at.bias, at.y)
-            }
+            ConvPass::Forward => direct::forward(cuda, geometry, dtype, at.x, at.w, at.bias, at.y),
             ConvPass::InputGradient => {
                 direct::input_gradient(cuda, geometry, dtype, at.y, at.w, at.x)
             }

@@ -109,7 +109,11 @@ impl Method {
         };
         let w = |rows_by_depth: bool| {
             let stride = if over_groups { rows * depth } else { 0 };
-            if rows_by_depth { Operand::rows(depth, stride) } else { Operand::columns(depth, stride) }
+            if rows_by_depth {
+                Operand::rows(depth, stride)
+            } else {
+                Operand::columns(depth, stride)
+            }
         };
         let per_call = |lines: usize| if over_groups { lines } else { lines * g.groups } * length;
         let (x, y) = (per_call(depth), per_call(rows));
@@ -157,8 +161,7 @@ impl Method {
 
 pub(super) fn candidates(question: &Question<'_>, cost: &Cost, cap: u64) -> Vec<Candidate> {
     let g = question.geometry;
-    let pointwise =
-        g.kernel == 1 && g.stride == 1 && g.pad_left == 0 && g.pad_right == 0;
+    let pointwise = g.kernel == 1 && g.stride == 1 && g.pad_left == 0 && g.pad_right == 0;
     let mut all = Vec::new();
     for form in FORMS.into_iter().filter(|form| form.unfolds() != pointwise) {
         let whole = Method { form, chunk: g.batch, library: 0 };
@@ -177,9 +180,8 @@ pub(super) fn candidates(question: &Question<'_>, cost: &Cost, cap: u64) -> Vec<
         };
         offer(whole);
         if whole.workspace(question).is_none_or(|bytes| bytes > cap) {
-            let chunk = fitting_chunk(g.batch, cap, |chunk| {
-                Method { chunk, ..whole }.workspace(question)
-            });
+            let chunk =
+                fitting_chunk(g.batch, cap, |chunk| Method { chunk, ..whole }.workspace(question));
             if let Some(chunk) = chunk.filter(|&chunk| chunk < g.batch) {
                 offer(Method { chunk, ..whole });
             }
@@ -239,7 +241,15 @@ pub(super) fn run(
     }
     let g = question.geometry;
     if at.bias != 0 && !method.form.packed() {
-        layout::add_bias(cuda, question.dtype, g.batch, g.out_channels, g.out_length, at.bias, at.y)?;
+        layout::add_bias(
+            cuda,
+            question.dtype,
+            g.batch,
+            g.out_channels,
+            g.out_length,
+            at.bias,
+            at.y,
+        )?;
     }
     Ok(())
 }

@@ -97,3 +97,17 @@ fn the_newest_variant_that_a_chip_takes_comes_first() {
     assert!(family.variants("f32", 70).is_empty());
     assert!(family.variants("i64", 90).is_empty());
 }
+
+/// What a block has on every chip without asking for more. So the shapes of tiles, strips and
+/// partial sums are the same on a chip with 64 KB as on one with 227.
+#[test]
+fn static_shared_memory_fits_the_smallest_chip() {
+    for file in PTX {
+        for line in file.text.lines().filter(|line| line.trim_start().starts_with(".shared")) {
+            let bytes = line.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']'));
+            let Some((bytes, _)) = bytes else { continue };
+            let bytes: usize = bytes.parse().expect("an array of bytes");
+            assert!(bytes <= 48 << 10, "{} {}: {line}", file.family, file.scalar);
+        }
+    }
+}

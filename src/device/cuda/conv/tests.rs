@@ -1,0 +1,201 @@
+//! Every candidate of every pass, forced in turn, against the CPU in f64. Each is run into poisoned
+//! memory, in a workspace that is poisoned too.
+
+use crate::device::{ConvGeometry, ConvPass, Query, Terms};
+use crate::memory::Purpose;
+use crate::plan::{Candidate, PlannedCall};
+use crate::{CudaOptions, DType, Device, Tensor};
+
+/// The GPU, or `None` where a missing one may be skipped.
+fn gpu() -> Option<Device> {
+    match Device::new_cuda(0, CudaOptions { poison: true, ..Default::default() }) {
+        Ok(device) => Some(device),
+        Err(error) if std::env::var("CAPGRAD_REQUIRE_CUDA").is_ok_and(|v| v == "1") => {
+            panic!("CAPGRAD_REQUIRE_CUDA=1, but {error}")
+        }
+        Err(error) => {
+            eprintln!("skipped on CUDA: {error}");
+            None
+        }
+    }
+}
+
+/// batch, channels, length, kernel, [stride, dilation], groups, padding.
+type Sizes = (usize, [usize; 2], usize, usize, [usize; 2], usize, [usize; 2]);
+
+fn geometry(&(batch, channels, in_length, kernel, steps, groups, pads): &Sizes) -> ConvGeometry {
+    let ([in_channels, out_channels], [stride, dilation], [pad_left, pad_right]) =
+        (channels, steps, pads);
+    let out_length = (in_length + pad_left + pad_right - dilation * (kernel - 1) - 1) / stride + 1;
+    ConvGeometry {
+        batch,
+        in_channels,
+        out_channels,
+        in_length,
+        out_length,
+        kernel,
+        stride,
+        dilation,
+        groups,
+        pad_left,
+        pad_right,
+    }
+}
+
+const SIZES: &[Sizes] = &[
+    (7, [24, 40], 11, 1, [1, 1], 1, [0, 0]),
+    (33, [64, 48], 64, 1, [1, 1], 4, [0, 0]),
+    (5, [16, 24], 50, 1, [2, 1], 1, [1, 0]),
+    (6, [32, 64], 64, 3, [1, 1], 1, [1, 1]),
+    (9, [30, 21], 37, 4, [1, 1], 3, [1, 2]),
+    (4, [64, 64], 128, 5, [1, 1], 1, [2, 2]),
+    (3, [48, 32], 96, 31, [1, 1], 1, [15, 15]),
+    (2, [8, 16], 200, 25, [4, 1], 1, [12, 12]),
+    (5, [16, 16], 120, 9, [1, 2], 2, [8, 8]),
+    (4, [12, 20], 77, 7, [3, 2], 4, [9, 3]),
+    (8, [40, 40], 64, 7, [1, 1], 40, [3, 3]),
+    (3, [10, 30], 90, 5, [2, 2], 10, [4, 5]),
+    (1, [128, 128], 512, 3, [1, 1], 1, [1, 1]),
+    (300, [3, 5], 9, 3, [1, 1], 1, [1, 1]),
+    (2, [1, 64], 3000, 25, [4, 1], 1, [12, 12]),
+];
+
+/// Numbers on [-1, 1), or on [low, 1).
+fn numbers(shape: [usize; 3], low: f64, dtype: DType, seed: u64) -> [Tensor; 2] {
+    let cpu = Device::cpu();
+    let stream = crate::device::philox::Stream { seed, stream: 1 };
+    let n = shape.iter().product::<usize>() as u64;
+    let data: Vec<f64> = (0..n).map(|i| low + (1.0 - low) * stream.uniform(i)).collect();
+    let rounded = Tensor::from_vec(data, shape, &cpu).unwrap().to_dtype(dtype).unwrap();
+    let exact = rounded.to_dtype(DType::F64).unwrap();
+    [rounded, exact]
+}
+
+struct Case {
+    geometry: ConvGeometry,
+    dtype: DType,
+    tf32: bool,
+    low: f64,
+}
+
+impl Case {
+    /// Operands (rounded, and the same in f64) and the result's shape.
+    fn operands(&self, pass: ConvPass) -> ([[Tensor; 2]; 2], [usize; 3]) {
+        let g = &self.geometry;
+        let x = [g.batch, g.in_channels, g.in_length];
+        let w = [g.out_channels, g.in_channels / g.groups, g.kernel];
+        let y = [g.batch, g.out_channels, g.out_length];
+        let (first, second, out) = match pass {
+            ConvPass::Forward => (x, w, y),
+            ConvPass::InputGradient => (y, w, x),
+            ConvPass::WeightGradient => (x, y, w),
+        };
+        let make = |shape, seed| numbers(shape, self.low, self.dtype, seed);
+        ([make(first, 1), make(second, 2)], out)
+    }
+
+    fn reference(&self, pass: ConvPass) -> Vec<f64> {
+        let ([first, second], shape) = self.operands(pass);
+        let out = Tensor::empty("test", shape, DType::F64, &Device::cpu()).unwrap();
+        let (query, operands) =
+            (Query::Conv(pass, self.geometry, DType::F64), [&first[1], &second[1]]);
+        PlannedCall { op: "test", query, cap: None, operands: &operands, out: &out }.run().unwrap();
+        out.to_f64_vec().unwrap()
+    }
+
+    fn tolerance(&self) -> f64 {
+        match self.dtype {
+            DType::F64 => 1e-12,
+            DType::F32 if self.tf32 => 2e-3,
+            DType::F32 => 1e-5,
+            DType::F16 => 3e-3,
+            _ => 1.5e-2,
+        }
+    }
+
+    /// Every candidate's error, in order.
+    fn errors(&self, device: &Device, pass: ConvPass, caps: &[u64]) -> Vec<(Candidate, f64)> {
+        let reference = self.reference(pass);
+        let ([first, second], shape) = self.operands(pass);
+        let operands = [&first[0], &second[0]].map(|x| x.to(device).unwrap());
+        let query = Query::Conv(pass, self.geometry, self.dtype);
+        let mut seen: Vec<(Candidate, f64)> = Vec::new();
+        for &cap in caps {
+            let terms = Terms { cap, allow_tf32: self.tf32 };
+            for candidate in device.backend().candidates(&query, terms) {
+                if candidate.workspace > 4 << 30 || seen.iter().any(|(c, _)| *c == candidate) {
+                    continue;
+                }
+                let workspace = (candidate.workspace > 0).then(|| {
+                    device.allocate(candidate.workspace as usize, Purpose::Workspace).unwrap()
+                });
+                let out = Tensor::empty("test", shape, self.dtype, device).unwrap();
+                let operands = operands.each_ref();
+                let run =
+                    device.backend().run(&query, &candidate, &operands, &out, workspace.as_ref());
+                run.unwrap_or_else(|error| panic!("{candidate:?} of {query}: {error}"));
+                seen.push((candidate, distance(&out.to_f64_vec().unwrap(), &reference)));
+            }
+        }
+        seen
+    }
+}
+
+/// ‖out - reference‖ / ‖reference‖; infinite where there is NaN.
+fn distance(out: &[f64], reference: &[f64]) -> f64 {
+    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let error = square(&mut out.iter().zip(reference).map(|(a, b)| a - b));
+    let relative = error / square(&mut reference.iter().copied());
+    if relative.is_nan() { f64::INFINITY } else { relative }
+}
+
+#[test]
+fn every_candidate_agrees_with_the_cpu_in_f64() {
+    let Some(device) = gpu() else { return };
+    let types = [
+        (DType::F32, false),
+        (DType::F32, true),
+        (DType::F64, false),
+        (DType::F16, false),
+        (DType::BF16, false),
+    ];
+    for sizes in SIZES {
+        for (dtype, tf32) in types {
+            let case = Case { geometry: geometry(sizes), dtype, tf32, low: -1.0 };
+            for pass in ConvPass::ALL {
+                for (candidate, error) in case.errors(&device, pass, &[u64::MAX, 1 << 20, 1 << 14])
+                {
+                    assert!(
+                        error <= case.tolerance(),
+                        "{} {dtype}, TF32 {tf32}, {sizes:?}, {candidate:?}: {error:e}",
+                        pass.name()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Millions of positive terms: a sum kept in one f32 loses the late ones.
+#[test]
+fn long_sums_of_every_candidate_keep_their_digits() {
+    let Some(device) = gpu() else { return };
+    let mut bad = Vec::new();
+    for sizes in [
+        (65_536, [2, 2], 80, 3, [1, 1], 1, [1, 1]),
+        (16, [8, 16], 65_536, 3, [1, 1], 1, [1, 1]),
+        (4096, [64, 64], 64, 1, [1, 1], 1, [0, 0]),
+        (512, [64, 128], 512, 3, [1, 1], 1, [1, 1]),
+    ] {
+        let case = Case { geometry: geometry(&sizes), dtype: DType::F32, tf32: false, low: 0.25 };
+        let pass = ConvPass::WeightGradient;
+        for (candidate, error) in case.errors(&device, pass, &[u64::MAX, 1 << 24]) {
+            let (name, split) = (&candidate.name, &candidate.split);
+            println!("{sizes:?} {name} {split}: {error:e}");
+            if error.is_nan() || error > case.tolerance() {
+                bad.push(format!("{sizes:?}, {name} {split}: {error:e}"));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{bad:#?}");
+}

@@ -164,7 +164,8 @@ fn theano_6045_batches_past_65535_equal_the_single_sample() {
             ];
             let mut many = Operands::new(one, DType::F32, 5, false);
             (many.x, many.dy) = (o.x.repeat(n), o.dy.repeat(n));
-            let [ys, dxs, dws, dbs] = run(&sizes, &many.of(sizes), &device);
+            let many = many.of(sizes);
+            let [ys, dxs, dws, dbs] = run(&sizes, &many, &device);
             for (name, out, expected, single) in
                 [("y", &ys, y, &single[0]), ("dx", &dxs, dx, &single[1])]
             {
@@ -181,7 +182,7 @@ fn theano_6045_batches_past_65535_equal_the_single_sample() {
             // library's are: these are asked of our own kernels.
             let [.., dws, dbs] = if cuda {
                 let options = CudaOptions { poison: true, kernels_only: true };
-                run(&sizes, &many.of(sizes), &Device::new_cuda(0, options).unwrap())
+                run(&sizes, &many, &Device::new_cuda(0, options).unwrap())
             } else {
                 [ys, dxs, dws, dbs]
             };

@@ -5,7 +5,7 @@ use super::cublas::Cublas;
 use super::cudnn::Cudnn;
 use super::error::{Check, unavailable};
 use super::kernels::{Family, Kernel};
-use super::library;
+use super::libraries;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use cudarc::driver::{result, sys};
@@ -79,7 +79,7 @@ impl Gpu {
     }
 
     fn start(ordinal: usize) -> Result<Gpu> {
-        library::driver().map_err(|reason| unavailable(ordinal, reason))?;
+        libraries::driver().map_err(|reason| unavailable(ordinal, reason))?;
         let because = |error: result::DriverError| unavailable(ordinal, format!("{error:?}"));
         let count = result::device::get_count().map_err(because)?;
         if ordinal >= count.max(0) as usize {
@@ -106,8 +106,8 @@ impl Gpu {
         };
         gpu.enter()?;
         let (free, _) = gpu.memory()?;
-        gpu.cublas = if library::cublas() { Cublas::new().ok().map(Mutex::new) } else { None };
-        gpu.cudnn = if library::cudnn() { Cudnn::new().ok().map(Mutex::new) } else { None };
+        gpu.cublas = if libraries::cublas() { Cublas::new().ok().map(Mutex::new) } else { None };
+        gpu.cudnn = if libraries::cudnn() { Cudnn::new().ok().map(Mutex::new) } else { None };
         let (left, _) = gpu.memory()?;
         gpu.uncharged.store(free.saturating_sub(left), Ordering::Relaxed);
         Ok(gpu)

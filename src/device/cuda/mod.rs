@@ -18,7 +18,7 @@ mod index;
 mod kernels;
 mod launch;
 mod layout;
-mod library;
+mod libraries;
 mod memory;
 mod norm;
 mod planned;

@@ -1,12 +1,19 @@
 //! cuDNN: a handle, descriptors that free themselves, and the convolution calls. A 1-d convolution is
 //! a 2-d one of height 1. Every algorithm that the library's queries return is given on.
 
+mod algorithms;
+mod descriptors;
+
+pub(super) use algorithms::algorithm_name;
+
 use super::Cuda;
 use super::error::Check;
 use crate::device::spec::ConvPass;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use algorithms::{forward, input_gradient, weight_gradient};
 use cudarc::cudnn::sys;
+use descriptors::Descriptors;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -108,18 +115,6 @@ pub(super) struct Offer {
     pub(super) deterministic: bool,
 }
 
-struct Descriptors {
-    x: sys::cudnnTensorDescriptor_t,
-    y: sys::cudnnTensorDescriptor_t,
-    w: sys::cudnnFilterDescriptor_t,
-    convolution: sys::cudnnConvolutionDescriptor_t,
-}
-
-// SAFETY: descriptors are only read once they are set, and only while the handle is locked.
-unsafe impl Send for Descriptors {}
-// SAFETY: as above.
-unsafe impl Sync for Descriptors {}
-
 /// The library's result of a query, with plain numbers where a newer library may say something that
 /// the bindings do not know.
 #[repr(C)]
@@ -132,111 +127,6 @@ struct Performance {
     determinism: u32,
     math: u32,
     reserved: [c_int; 3],
-}
-
-/// A number that must fit the library's.
-fn int(value: usize) -> Result<c_int> {
-    c_int::try_from(value).map_err(|_| Error::driver("cuDNN", format!("{value} is over 2³¹")))
-}
-
-fn data_type(dtype: DType) -> sys::cudnnDataType_t {
-    match dtype {
-        DType::F64 => sys::cudnnDataType_t::CUDNN_DATA_DOUBLE,
-        DType::F16 => sys::cudnnDataType_t::CUDNN_DATA_HALF,
-        DType::BF16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
-        _ => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
-    }
-}
-
-impl Descriptors {
-    fn new(problem: &Problem) -> Result<Descriptors> {
-        use std::ptr::null_mut as null;
-        let mut own = Descriptors { x: null(), y: null(), w: null(), convolution: null() };
-        let kind = data_type(problem.dtype);
-        let sums = match problem.dtype {
-            DType::F64 => sys::cudnnDataType_t::CUDNN_DATA_DOUBLE,
-            _ => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
-        };
-        let format = match problem.channels_last {
-            true => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
-            false => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
-        };
-        let mode = sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
-        let groups = int(problem.groups)?;
-        // SAFETY: each descriptor is made, then set; whichever exist are freed by `Drop`.
-        unsafe {
-            sys::cudnnCreateTensorDescriptor(&mut own.x).check("cudnnCreateTensorDescriptor")?;
-            sys::cudnnCreateTensorDescriptor(&mut own.y).check("cudnnCreateTensorDescriptor")?;
-            sys::cudnnCreateFilterDescriptor(&mut own.w).check("cudnnCreateFilterDescriptor")?;
-            sys::cudnnCreateConvolutionDescriptor(&mut own.convolution)
-                .check("cudnnCreateConvolutionDescriptor")?;
-            for (descriptor, lines) in [(own.x, &problem.x), (own.y, &problem.y)] {
-                sys::cudnnSetTensor4dDescriptorEx(
-                    descriptor,
-                    kind,
-                    int(problem.batch)?,
-                    int(lines.channels)?,
-                    1,
-                    int(lines.length)?,
-                    int(lines.batch_stride)?,
-                    int(lines.channel_stride)?,
-                    // Of the axis of height 1: what it would be in a packed tensor.
-                    int(lines.length * lines.stride)?,
-                    int(lines.stride)?,
-                )
-                .check("cudnnSetTensor4dDescriptorEx")?;
-            }
-            sys::cudnnSetFilter4dDescriptor(
-                own.w,
-                kind,
-                format,
-                int(problem.y.channels)?,
-                int(problem.x.channels / problem.groups)?,
-                1,
-                int(problem.kernel)?,
-            )
-            .check("cudnnSetFilter4dDescriptor")?;
-            let (padding, stride, dilation) =
-                (int(problem.padding)?, int(problem.stride)?, int(problem.dilation)?);
-            sys::cudnnSetConvolution2dDescriptor(
-                own.convolution,
-                0,
-                padding,
-                1,
-                stride,
-                1,
-                dilation,
-                mode,
-                sums,
-            )
-            .check("cudnnSetConvolution2dDescriptor")?;
-            sys::cudnnSetConvolutionGroupCount(own.convolution, groups)
-                .check("cudnnSetConvolutionGroupCount")?;
-            sys::cudnnSetConvolutionMathType(own.convolution, problem.math.raw())
-                .check("cudnnSetConvolutionMathType")?;
-        }
-        Ok(own)
-    }
-}
-
-impl Drop for Descriptors {
-    fn drop(&mut self) {
-        // SAFETY: each is its own, or null where making it failed.
-        unsafe {
-            if !self.x.is_null() {
-                sys::cudnnDestroyTensorDescriptor(self.x);
-            }
-            if !self.y.is_null() {
-                sys::cudnnDestroyTensorDescriptor(self.y);
-            }
-            if !self.w.is_null() {
-                sys::cudnnDestroyFilterDescriptor(self.w);
-            }
-            if !self.convolution.is_null() {
-                sys::cudnnDestroyConvolutionDescriptor(self.convolution);
-            }
-        }
-    }
 }
 
 impl Cudnn {
@@ -356,71 +246,6 @@ impl Cudnn {
         .check("cudnnGetConvolutionWorkspaceSize")
         .ok()?;
         Some(bytes as u64)
-    }
-}
-
-fn forward(algorithm: u32) -> Option<sys::cudnnConvolutionFwdAlgo_t> {
-    use sys::cudnnConvolutionFwdAlgo_t::*;
-    [
-        CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
-        CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
-        CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
-        CUDNN_CONVOLUTION_FWD_ALGO_DIRECT,
-        CUDNN_CONVOLUTION_FWD_ALGO_FFT,
-        CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING,
-        CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD,
-        CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED,
-    ]
-    .into_iter()
-    .find(|known| *known as u32 == algorithm)
-}
-
-fn input_gradient(algorithm: u32) -> Option<sys::cudnnConvolutionBwdDataAlgo_t> {
-    use sys::cudnnConvolutionBwdDataAlgo_t::*;
-    [
-        CUDNN_CONVOLUTION_BWD_DATA_ALGO_0,
-        CUDNN_CONVOLUTION_BWD_DATA_ALGO_1,
-        CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT,
-        CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING,
-        CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD,
-        CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED,
-    ]
-    .into_iter()
-    .find(|known| *known as u32 == algorithm)
-}
-
-fn weight_gradient(algorithm: u32) -> Option<sys::cudnnConvolutionBwdFilterAlgo_t> {
-    use sys::cudnnConvolutionBwdFilterAlgo_t::*;
-    [
-        CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0,
-        CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1,
-        CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT,
-        CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3,
-        CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD,
-        CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED,
-        CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING,
-    ]
-    .into_iter()
-    .find(|known| *known as u32 == algorithm)
-}
-
-/// The library's name of an algorithm, shortened.
-pub(super) fn algorithm_name(pass: ConvPass, algorithm: u32) -> &'static str {
-    match (pass, algorithm) {
-        (ConvPass::Forward, 0) => "implicit gemm",
-        (ConvPass::Forward, 1) => "implicit precomputed gemm",
-        (ConvPass::Forward, 2) => "gemm",
-        (ConvPass::Forward, 3) => "direct",
-        (ConvPass::Forward, 4) | (_, 2) => "fft",
-        (ConvPass::Forward, 5) | (ConvPass::InputGradient, 3) | (ConvPass::WeightGradient, 6) => {
-            "tiled fft"
-        }
-        (ConvPass::Forward, 6) | (_, 4) => "winograd",
-        (ConvPass::Forward, 7) | (_, 5) => "nonfused winograd",
-        (_, 0) => "algorithm 0",
-        (_, 1) => "algorithm 1",
-        (_, 3) => "algorithm 3",
-        _ => "unnamed",
     }
 }
 

@@ -1,221 +1,382 @@
 #!/usr/bin/env python3
-"""Fits the factors of predicted convolution times to measurements, and writes them as Rust.
+"""Fits the predicted times of convolution candidates to measurements. Needs numpy and scikit-learn
+(1.9; it grows trees with a part of that library that is not public).
 
     cargo bench --bench ranking -- --shapes 400 --seed 7 --json measured.jsonl
-    python3 benches/fit_ranking.py measured.jsonl... > src/device/cuda/conv/fit.rs
+    nice python3 benches/fit_ranking.py measured.jsonl...
 
-The features are those of `Cost::features` in src/device/cuda/conv/cost.rs; for each pass, method and
-number type the logarithm of measured over modelled time is fitted by ridge regression, the fastest
-candidates of a shape weighing most, since only their order matters. Prints to the error stream how
-often the fitted order is within 10 % of the fastest on a fifth of the shapes that was left out.
+What is fitted is the logarithm of measured over modelled time, by boosted trees over the features of
+`Cost::features` (src/device/cuda/conv/cost/features.rs), which `features` here repeats: one model for
+all methods, passes and number types, so that they learn from each other. Each tree lowers two losses:
+the squared error, in which the fastest candidates of a question weigh most, and the cross entropy
+between which candidates are fastest and which the predictions take, since only the order matters.
+
+A file may be named several times: what is in it weighs as often. The committed model is fitted to 1,881
+random shapes, and, twenty times, to a table of cuDNN's algorithms on six large layers.
+
+Prints how often the candidate that is taken is within 10 % of the fastest on shapes left out, each
+fifth in turn; then fits all and writes, in src/device/cuda/conv/, `fit.bin` (laid out as fit.rs
+describes) and `cost/expected.json`: predictions that a test compares with what `Cost` computes.
 """
-import argparse, json, math, re, sys
+import argparse, json, math, os, re, struct
 from collections import defaultdict
 
 import numpy as np
+from sklearn.ensemble._hist_gradient_boosting.binning import _BinMapper
+from sklearn.ensemble._hist_gradient_boosting.grower import TreeGrower
 
 LAUNCH = 3e-6
-# What `Rates::of` gives on the device that was measured (an H200).
-RATES = dict(bytes=4.23e12, f32=50.8e12, f64=30.1e12, tf32=407e12, half=792e12, sms=132)
+# The device that was measured (an H200), as `Properties` has it, and what `Rates::of` makes of that.
+CLOCK, SMS, WIRES = 1.98e9, 132, 3.201e9 * 6144
+PER_SECOND = 2 * CLOCK * SMS
+RATES = dict(bytes=2 * WIRES / 8 * 0.86, f32=128 * PER_SECOND * 0.76, f64=64 * PER_SECOND * 0.9,
+             tf32=1024 * PER_SECOND * 0.76, half=2048 * PER_SECOND * 0.74)
 SIZE = dict(f32=4, f64=8, f16=2, bf16=2)
-PASSES = ["forward", "weight gradient", "input gradient"]
+PASSES = ["forward", "input gradient", "weight gradient"]
+HERE = os.path.join(os.path.dirname(__file__), "..", "src", "device", "cuda", "conv")
 
 
 def log2(value):
-    return math.log2(max(value, 1))
+    return math.log2(max(value, 1e-30))
 
 
-def on_tensor_cores(name, kind):
+def evenness(value):
+    """Powers of two that divide it, up to 16: `evenness` in features.rs."""
+    return min((value & -value).bit_length() - 1, 4)
+
+
+def filled(value, step):
+    """How much of whole steps it fills, as a logarithm: `filled` in features.rs."""
+    return log2(value / (step * math.ceil(value / step)))
+
+
+def on_tensor_cores(method, dtype, tf32):
     """Whether a method computes there: `Cost::on_tensor_cores`."""
-    if "cuBLAS" in name or "tensor cores" in name:
-        return kind != "f32"
-    return kind == "tf32" and ("precomputed" in name or "algorithm 1" in name)
+    if "cuBLAS" in method or "tensor cores" in method:
+        return SIZE[dtype] == 2 or tf32
+    return tf32 and ("precomputed" in method or "algorithm 1" in method)
 
 
-def describe(row):
-    """(class, features, core seconds, staged seconds, repetitions) of one measurement."""
-    name, split, dtype = row["name"], row["split"], row["dtype"]
-    which = next(p for p in PASSES if f"conv1d {p} " in row["operation"])
-    n, k, g, size = row["batch"], row["kernel"], row["groups"], SIZE[dtype]
-    cin, cout, length = row["in"], row["out"], row["length"]
-    span = row["dilation"] * (k - 1)
-    lo = (length + span - span - 1) // row["stride"] + 1
-    chunk = int(m.group(1)) if (m := re.search(r"(\d+) samples", split)) else n
-    taps = int(m.group(1)) if (m := re.search(r"(\d+) taps", split)) else k
-    pieces = "pieces" in split
-    kind = "half" if dtype in ("f16", "bf16") else "tf32" if row["tf32"] else "f32"
-    tensor_cores = on_tensor_cores(name, kind)
-    if kind == "tf32" and not tensor_cores:
-        kind = "f32"
-    rate = RATES["f64"] if dtype == "f64" else RATES[kind if tensor_cores else "f32"]
-    c, m = cin // g, cout // g
+class Work:
+    """How a candidate cuts its problem: `Work` of cost.rs, from one line of the measurements."""
 
-    def sizes(samples, taps):
-        return (samples * cin * length * size, samples * cout * lo * size, cout * c * taps * size)
-
-    x, y, w = sizes(n, k)
-    moved, launches, method = 0.0, 1.0, name
-    if name.startswith("cuDNN"):
-        uneven = span % 2 == 1
-        if "channels last" in name:
-            moved, launches = 2 * (x + y + w), 3
-        elif uneven or taps < k:
-            moved, launches = 2 * x, 2
-    elif "cuBLAS" in name:
-        packed, unfolds = "packed" in name, "unfold" in name
-        if "for cuBLAS" in split:
-            method += ", large"
-        if unfolds:
-            moved += x + n * cin * k * lo * size
-        elif packed:
-            moved += 2 * x
-        if packed:
-            moved += 2 * y
-        if packed:
-            calls = 1
-        elif g > chunk or which == "weight gradient":
-            calls = chunk
+    def __init__(self, row):
+        name, split = row["name"], row["split"]
+        self.which = next(p for p in PASSES if f"conv1d {p} " in row["operation"])
+        n, k, g, size = row["batch"], row["kernel"], row["groups"], SIZE[row["dtype"]]
+        cin, cout, length = row["in"], row["out"], row["length"]
+        self.span = row["dilation"] * (k - 1)
+        self.out_length = lo = (length - 1) // row["stride"] + 1
+        number = lambda pattern, other: int(m.group(1)) if (m := re.search(pattern, split)) else other
+        self.chunk = number(r"(\d+) samples", n)
+        self.taps = number(r"(\d+) taps", k)
+        self.pieces = number(r"in (\d+) pieces", 1)
+        self.method, self.moved, self.launches, self.calls, self.own = name, 0.0, 1.0, 1, 0
+        x, y, w = n * cin * length * size, n * cout * lo * size, cout * (cin // g) * k * size
+        c, m, positions = cin // g, cout // g, self.chunk * lo
+        depth = c * self.taps
+        if self.which == "forward":
+            self.product = (m, positions, depth, g)
+        elif self.which == "weight gradient":
+            self.product = (m, depth, positions, g)
         else:
-            calls = g
-        launches = calls + 2
-    elif pieces:
-        method = "direct in pieces"
-    positions = chunk * lo
-    operations = 2.0 * chunk * cout * lo * c * taps
-    cx, cy, cw = sizes(chunk, taps)
-    core = LAUNCH + max(operations / rate, (cx + cy + cw) / RATES["bytes"])
-    lc, lm, lp, lk, ll = log2(c), log2(m), log2(positions), log2(taps), log2(lo)
+            self.product = (c, self.chunk * (lo if row["stride"] == 1 else length), m * self.taps, g)
+        if name.startswith("cuDNN"):
+            blocks, last = self.taps < k, "channels last" in name
+            pads = blocks or self.span % 2 == 1
+            if last:
+                self.moved, self.launches = 2.0 * (x + y + w), 3.0
+            elif pads:
+                self.moved, self.launches = 2.0 * x, 2.0
+            # What `library::Method::staging` takes; the rest is the library's own.
+            up = lambda elements: -(-elements * size // 256) * 256
+            staged = 0
+            if last or pads:
+                staged += up(self.chunk * cin * (length + self.span if pads else length))
+            if last:
+                staged += up(self.chunk * cout * lo) + up(cout * c * k)
+            elif blocks:
+                staged += up(cout * c * self.taps)
+            self.own = row["workspace"] - staged
+        elif "cuBLAS" in name:
+            packed, unfolds = "packed" in name, "unfold" in name
+            if "for cuBLAS" in split:
+                self.method, self.own = name + ", large", 32 << 20
+            if unfolds:
+                self.moved += x + n * cin * k * lo * size
+            elif packed:
+                self.moved += 2.0 * x
+            if packed:
+                self.moved += 2.0 * y
+            # `product::Method::calls`; products of the samples one by one count together.
+            sums = self.which == "weight gradient"
+            self.calls = 1 if packed else self.chunk if g > self.chunk or sums else g
+            self.launches = self.calls + 2.0
+            line, turns = (positions, g) if packed else (lo, g if sums else g * self.chunk)
+            self.product = {"forward": (m, line, c * k, turns), "input gradient": (c * k, line, m, turns),
+                            "weight gradient": (m, c * k, line, turns)}[self.which]
+        elif self.pieces > 1:
+            self.method = "direct in pieces"
 
-    def tiles(rows, columns):
-        return math.log2(math.ceil(rows / 128) * math.ceil(columns / 128) * g / RATES["sms"])
 
-    filled = {"forward": (m, positions), "input gradient": (c, positions),
-              "weight gradient": (m, c * taps)}[which]
-    filled = tiles(*filled)
-    balance = math.log2((operations / rate) / ((cx + cy + cw) / RATES["bytes"]))
-    balance = min(max(balance, -8), 8)
+def own_tiles(row, work):
+    """Rows of a tile of our own kernels, tiles, and what they compute over what is needed:
+    `Cost::own_tiles`."""
+    g, k, lo, length = row["groups"], row["kernel"], work.out_length, row["length"]
+    c, m, stride = row["in"] // g, row["out"] // g, row["stride"]
+    cover = lambda rows, columns, a, b, turns: (
+        -(-rows // a) * -(-columns // b) * turns, -(-rows // a) * a * (-(-columns // b) * b) / (rows * columns))
+    if work.method == "depthwise" and work.which != "weight gradient" and (stride, row["dilation"]) == (1, 1):
+        rows, line = row["batch"] * row["out" if work.which == "forward" else "in"], \
+            lo if work.which == "forward" else length
+        lanes = 1 << (min(max(-(-line // 4), 1), 256) - 1).bit_length()
+        return (lanes, *cover(rows, line, 256 // lanes, 4 * lanes, 1))
+    if not work.method.startswith("direct"):
+        return 0, 1, 1.0
+    if work.which == "weight gradient":
+        if min(m, 64) * min(c * k, 64) < 256:
+            return -1, 1, 1.0
+        return (64, *cover(m, c * k, 64, 64, g))
+    rows, columns, turns = m, row["batch"] * lo, g
+    if work.which == "input gradient":
+        rows, columns, turns = c, row["batch"] * -(-length // stride), g * min(stride, length)
+    if rows <= 16:
+        a, b = (1 if rows == 1 else 4 if rows <= 4 else 16), 256
+    else:
+        count, over = cover(rows, columns, 128, 128, turns)
+        a = b = 128 if over / cover(rows, columns, 64, 64, 1)[1] < 1.3 and count >= SMS else 64
+    return (a, *cover(rows, columns, a, b, turns))
+
+
+def features(row, work, methods):
+    """(features, modelled seconds): `Cost::features` and `Cost::modelled`."""
+    dtype, g = row["dtype"], row["groups"]
+    size, n, k, length = SIZE[dtype], row["batch"], row["kernel"], row["length"]
+    c, m, lo, chunk, taps = row["in"] // g, row["out"] // g, work.out_length, work.chunk, work.taps
+    name = work.method
+    tensor = on_tensor_cores(name, dtype, row["tf32"])
+    kind = {"f16": 3, "bf16": 2}.get(dtype, 1 if tensor else 0)
+    rate = RATES["f64"] if dtype == "f64" else RATES["f32"] if not tensor else \
+        RATES["half" if size == 2 else "tf32"]
+    x, y = chunk * row["in"] * length * size, chunk * row["out"] * lo * size
+    w = row["out"] * c * taps * size
+    arithmetic = 2.0 * (chunk * row["out"] * lo) * c * taps / rate
+    memory = (x + y + w) / RATES["bytes"]
+    chunks = n / chunk
+    repeated = chunks * (k / taps)
+    staged = work.moved / RATES["bytes"] + chunks * work.launches * LAUNCH
+    seconds = staged + repeated * (LAUNCH + max(arithmetic, memory))
+    rows, columns, depth, turns = work.product
+    tiles = lambda a, b: math.ceil(rows / a) * math.ceil(columns / b) * turns
+    over = lambda a, b: -filled(rows, a) - filled(columns, b)
+    side, own, own_over = own_tiles(row, work)
+    # The lines of the operands that are least even; where those are odd, bf16 has the fewest kernels.
+    lines = min(evenness(c), evenness(m))
+    if "cuBLAS" in name:
+        lines = min(evenness(c * k), evenness(chunk * lo if "packed" in name else lo))
+    ends = min(evenness(lo), evenness(length))
     useful = max(33.0 - taps, 1.0)
-    fft = math.ceil(lo / useful) * 32.0 / lo
-    features = [
-        1, lm, min(lm, 5), min(lm, 7), lc, min(lc, 5), min(lc, 7),
-        lp, min(lp, 10), min(lp, 14), min(lp, 18), lk, min(lk, 2),
-        log2(g), g > 1, ll, min(ll, 5), min(ll, 9),
-        min(max(filled, -10), 0), min(max(filled, 0), 2),
-        min(balance, 0), max(balance, 0), row["stride"] > 1, row["dilation"] > 1,
-        c % 8 != 0, m % 8 != 0, lo % 8 != 0, math.log2(fft),
+    list_ = [
+        # The method and what it is made of.
+        methods[name], PASSES.index(work.which), kind, name.startswith("cuDNN"),
+        "channels last" in name, "packed" in name, "tensor cores" in name,
+        # Sizes.
+        log2(m), log2(c), log2(chunk * lo), log2(chunk), log2(lo), log2(length), log2(taps), log2(k),
+        log2(g), log2(row["stride"]), log2(row["dilation"]),
+        # Modelled times, and how often what is repeated.
+        log2(arithmetic * 1e6), log2(memory * 1e6), log2(arithmetic / memory), log2(staged / seconds),
+        log2(repeated), log2(seconds * 1e6), log2(work.calls * chunks),
+        # The library's workspace, which tells which kernel it takes; pieces of sums.
+        log2(1 + max(work.own - 2048, 0) / (x + y) * 1024), log2(1 + work.own), log2(work.pieces),
+        # What wide accesses need.
+        *map(evenness, (lo, length, c, m, chunk, row["in"], chunk * lo, c * taps)),
+        lines, ends, *((lines, ends) if dtype == "bf16" else (8, 8)),
+        # The product, and tiles that it may be cut into: how many, how full, in how full waves.
+        log2(rows), log2(columns), log2(depth), log2(turns),
+        log2(tiles(64, 64) / SMS), log2(tiles(128, 128) / SMS),
+        over(64, 64), over(128, 128), over(128, 256),
+        filled(tiles(64, 64), SMS), filled(tiles(128, 128), SMS), filled(tiles(128, 256), SMS),
+        # Tiles of 32 that a tiled FFT takes for what its taps leave of one.
+        log2(math.ceil(lo / useful) * 32 / lo),
+        work.span % 2 == 1, filled(m, 32), filled(c * taps, 32),
+        # Tiles of our own kernels.
+        side, log2(own / SMS), log2(own_over), filled(own, SMS),
+        log2(c * taps), log2(1 + work.span / lo), chunk == n, min(work.span // 2, 32),
     ]
-    chunks, blocks = n / chunk, k / taps
-    staged = moved / RATES["bytes"] + chunks * launches * LAUNCH
-    return (f"{which} | {method} | {kind}", np.array(features, float), core, staged, chunks * blocks)
+    return list_, seconds
 
 
-def key(row):
-    return (row["operation"], row["tf32"], row["cap"])
+class Data:
+    def __init__(self, rows, methods):
+        works = [Work(row) for row in rows]
+        described = [features(row, work, methods) for row, work in zip(rows, works)]
+        self.x = np.array([f for f, _ in described], float)
+        self.modelled = np.array([seconds for _, seconds in described])
+        self.measured = np.array([row["measured"] for row in rows])
+        self.workspace = np.array([row["workspace"] for row in rows])
+        self.cap = np.array([row["cap"] for row in rows])
+        number = lambda keys: np.unique([repr(key) for key in keys], return_inverse=True)[1]
+        self.group = number((row["operation"], row["tf32"], row["cap"]) for row in rows)
+        self.shape = number((row["operation"].split(": ")[-1], row["dtype"], row["tf32"]) for row in rows)
+        fastest = np.full(self.group.max() + 1, np.inf)
+        np.minimum.at(fastest, self.group, self.measured)
+        self.fastest = fastest[self.group]
+
+    def loss(self, predicted, rows):
+        """By cap, the times of what the predictions take over the fastest."""
+        groups, losses = defaultdict(list), defaultdict(list)
+        for index in np.flatnonzero(rows):
+            groups[self.group[index]].append(index)
+        for group in map(np.array, groups.values()):
+            near = group[predicted[group] <= predicted[group].min() * 1.05]
+            taken = near[np.argmin(self.workspace[near])]
+            losses[self.cap[taken]].append(self.measured[taken] / self.fastest[taken])
+        return losses
 
 
-def fit(samples, ridge):
-    x = np.array([features for features, _, _ in samples])
-    y = np.array([target for _, target, _ in samples])
-    weight = np.sqrt(np.array([weight for _, _, weight in samples]))[:, None]
-    mean = np.average(y, weights=weight[:, 0] ** 2)
-    xw, yw = x * weight, (y - mean) * weight[:, 0]
-    penalty = ridge * np.eye(x.shape[1])
-    penalty[0, 0] = 1e-6
-    solution = np.linalg.solve(xw.T @ xw + penalty, xw.T @ yw)
-    solution[0] += mean
-    return solution
+class Model:
+    """Boosted trees; `value` is what they add up to for every row of the data."""
+
+    def __init__(self, data, rows, options):
+        rng = np.random.default_rng(0)
+        bins = _BinMapper(n_bins=255, random_state=0)
+        bins.fit(data.x[rows])
+        bins.bin_thresholds_ = [t.astype(np.float32).astype(float) for t in bins.bin_thresholds_]
+        self.thresholds = bins.bin_thresholds_
+        every = bins.transform(data.x)
+        inside = np.asfortranarray(every[rows])
+        every = np.ascontiguousarray(every)
+        target = np.log(data.measured / data.modelled)[rows]
+        slower = np.log(data.measured / data.fastest)[rows]
+        weight = options.floor + np.exp(-options.sharpness * slower)
+        group = np.unique(data.group[rows], return_inverse=True)[1]
+
+        def shares(score):
+            top = np.full(group.max() + 1, -np.inf)
+            np.maximum.at(top, group, score)
+            share = np.exp(score - top[group])
+            return share / np.bincount(group, share)[group]
+
+        wanted, modelled = shares(-slower / options.apart), np.log(data.modelled[rows])
+        self.start = float(np.float32(np.average(target, weights=weight)))
+        self.value = np.full(len(data.x), self.start)
+        self.trees = []
+        for turn in range(options.trees):
+            now = self.value[rows]
+            gradient, curvature = weight * (now - target), weight.copy()
+            # The order is worth learning once times are about right.
+            if turn >= options.trees // 8:
+                share = shares(-(now + modelled) / options.heat)
+                gradient += options.order * (wanted - share) / options.heat
+                curvature += options.order * np.maximum(share * (1 - share), 0.02) / options.heat**2
+            grower = TreeGrower(
+                inside, gradient.astype(np.float32), curvature.astype(np.float32),
+                max_leaf_nodes=options.leaves, min_samples_leaf=options.least, l2_regularization=1.0,
+                shrinkage=options.rate, n_bins=256, n_bins_non_missing=bins.n_bins_non_missing_,
+                min_hessian_to_split=1e-3, feature_fraction_per_split=options.share, rng=rng)
+            grower.grow()
+            tree = grower.make_predictor(bins.bin_thresholds_)
+            self.value += tree.predict_binned(every, bins.missing_values_bin_idx_, 1)
+            self.trees.append(tree.nodes)
+
+    def pack(self, methods):
+        """The file, and the step that its leaves are multiples of."""
+        step = max(abs(t["value"][t["is_leaf"] != 0]).max() for t in self.trees) / 32767
+        step = float(np.float32(step))
+        out = [b"capgrfit", struct.pack("<IHHIff", 1, len(self.thresholds), len(methods),
+                                        len(self.trees), self.start, step)]
+        for name in methods:
+            out.append(struct.pack("<B", len(name)) + name.encode())
+        for thresholds in self.thresholds:
+            out.append(struct.pack(f"<B{len(thresholds)}f", len(thresholds), *thresholds))
+
+        def node(tree, index):
+            it = tree[index]
+            if it["is_leaf"]:
+                out.append(struct.pack("<Bh", 255, int(np.clip(round(it["value"] / step), -32767, 32767))))
+                return
+            out.append(struct.pack("<BB", it["feature_idx"], it["bin_threshold"]))
+            node(tree, it["left"])
+            node(tree, it["right"])
+
+        for tree in self.trees:
+            node(tree, 0)
+        return b"".join(out), step
+
+    def rounded(self, x, step):
+        """The sum for one row with leaves as they are stored."""
+        sum_ = 0
+        bins = [np.searchsorted(t, v) for t, v in zip(self.thresholds, x)]
+        for tree in self.trees:
+            it = tree[0]
+            while not it["is_leaf"]:
+                left = bins[it["feature_idx"]] <= it["bin_threshold"]
+                it = tree[it["left"] if left else it["right"]]
+            sum_ += int(np.clip(round(it["value"] / step), -32767, 32767))
+        return self.start + sum_ * step
+
+
+def seconds(modelled, value):
+    return modelled * np.exp(np.clip(value, -3.0, 8.0))
+
+
+def expected(rows, data, model, step):
+    """Rows for the test: of each method, pass and number type the first few, evenly spread."""
+    kinds = defaultdict(list)
+    for index, row in enumerate(rows):
+        work = Work(row)
+        kinds[(work.method, work.which, bool(row["split"]))].append((index, work))
+    keep = ["batch", "in", "out", "length", "kernel", "stride", "dilation", "groups", "dtype", "tf32"]
+    lines = []
+    for turn, (_, found) in enumerate(sorted(kinds.items())):
+        index, work = found[(turn * 7919) % len(found)]
+        row = {key: rows[index][key] for key in keep}
+        row |= {"pass": work.which, "method": work.method, "chunk": work.chunk, "taps": work.taps,
+                "pieces": work.pieces, "own": work.own}
+        row["seconds"] = float(seconds(data.modelled[index], model.rounded(data.x[index], step)))
+        lines.append(json.dumps(row))
+    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("files", nargs="+")
-    parser.add_argument("--ridge", type=float, default=3.0)
-    parser.add_argument("--sharpness", type=float, default=2.0)
-    parser.add_argument("--caution", type=float, default=0.5)
+    parser.add_argument("--trees", type=int, default=900)
+    parser.add_argument("--leaves", type=int, default=63, help="of a tree")
+    parser.add_argument("--least", type=int, default=20, help="rows of a leaf")
+    parser.add_argument("--rate", type=float, default=0.12, help="share of a tree that is added")
+    parser.add_argument("--share", type=float, default=0.5, help="of the features, for each split")
+    parser.add_argument("--sharpness", type=float, default=1.5, help="how much less slow rows weigh")
+    parser.add_argument("--floor", type=float, default=0.05, help="what the slowest rows weigh")
+    parser.add_argument("--order", type=float, default=0.2, help="weight of the order")
+    parser.add_argument("--heat", type=float, default=0.2, help="how near predictions share a choice")
+    parser.add_argument("--apart", type=float, default=0.1, help="how near times are as good")
+    parser.add_argument("--folds", type=int, default=5, help="how many of the fifths are left out in turn")
+    parser.add_argument("--dry", action="store_true", help="write nothing")
     options = parser.parse_args()
     rows = [json.loads(line) for path in options.files for line in open(path)]
-    fastest = defaultdict(lambda: math.inf)
-    for row in rows:
-        fastest[key(row)] = min(fastest[key(row)], row["measured"])
-
-    def train(rows):
-        classes = defaultdict(list)
-        for row in rows:
-            name, features, core, staged, times = describe(row)
-            target = max(row["measured"] - staged, 0.2 * row["measured"]) / (times * core)
-            close = (fastest[key(row)] / row["measured"]) ** options.sharpness
-            classes[name].append((features, math.log(target), 0.02 + close))
-        return {name: cautious(samples) for name, samples in classes.items()}
-
-    def cautious(samples):
-        """A fit, plus a share of the error that it has on samples left out: the fastest of many
-        predictions is often one that is wrong."""
-        squares, weights = 0.0, 0.0
-        for part in range(4):
-            inside = [s for i, s in enumerate(samples) if i % 4 != part]
-            if len(inside) < 8:
-                continue
-            solution = fit(inside, options.ridge)
-            for features, target, weight in samples[part::4]:
-                squares += weight * (target - features @ solution) ** 2
-                weights += weight
-        solution = fit(samples, options.ridge)
-        solution[0] += options.caution * (math.sqrt(squares / weights) if weights else 1.0)
-        return solution
-
-    def predict(table, row):
-        name, features, core, staged, times = describe(row)
-        if name not in table:
-            return staged + times * core * math.e
-        factor = min(max(float(table[name] @ features), -3), 8)
-        return staged + times * core * math.exp(factor)
-
-    def score(table, rows):
-        groups = defaultdict(list)
-        for row in rows:
-            groups[key(row)].append((predict(table, row), row["measured"], row["workspace"]))
-        losses = defaultdict(list)
-        for (_, _, cap), group in groups.items():
-            best = min(time for time, _, _ in group)
-            taken = min((g for g in group if g[0] <= best * 1.05), key=lambda g: g[2])
-            losses[cap].append(taken[1] / min(measured for _, measured, _ in group))
-        return losses
-
-    shapes = sorted({(row["operation"].split(": ")[-1], row["dtype"], row["tf32"]) for row in rows})
-    held = set(shapes[::5])
-    out = lambda row: (row["operation"].split(": ")[-1], row["dtype"], row["tf32"]) in held
-    table = train([row for row in rows if not out(row)])
-    for cap, losses in sorted(score(table, [row for row in rows if out(row)]).items()):
-        close = sum(loss <= 1.1 for loss in losses) / len(losses)
-        mean = math.exp(sum(map(math.log, losses)) / len(losses))
-        print(f"cap {cap:>12}: {len(losses):>4} left out, {100 * close:.1f} % within 10 %, "
-              f"mean {mean:.3f}, worst {max(losses):.2f}", file=sys.stderr)
-
-    table = train(rows)
-    print(HEAD)
-    print("#[rustfmt::skip]")
-    print("static FITTED: &[(&str, [f32; FEATURES])] = &[")
-    for name in sorted(table, key=lambda name: name.encode()):
-        numbers = ", ".join(f"{value:.4}" for value in table[name])
-        print(f'    ("{name}", [{floats(numbers)}]),')
-    print("];")
+    names = sorted({Work(row).method for row in rows})
+    methods = {name: index for index, name in enumerate(names)}
+    data = Data(rows, methods)
+    losses = defaultdict(list)
+    for fold in range(options.folds):
+        out = data.shape % 5 == fold
+        predicted = seconds(data.modelled, Model(data, ~out, options).value)
+        for cap, more in data.loss(predicted, out).items():
+            losses[cap] += more
+    for cap, some in sorted(losses.items()):
+        some = np.array(some)
+        print(f"cap {cap:>12}: {len(some):>4} left out, {100 * np.mean(some <= 1.1):.1f} % within 10 %, "
+              f"mean {np.exp(np.log(some).mean()):.3f}, worst {some.max():.2f}", flush=True)
+    if options.dry:
+        return
+    model = Model(data, np.full(len(rows), True), options)
+    packed, step = model.pack(names)
+    with open(os.path.join(HERE, "fit.bin"), "wb") as file:
+        file.write(packed)
+    with open(os.path.join(HERE, "cost", "expected.json"), "w") as file:
+        file.write(expected(rows, data, model, step))
 
 
-def floats(text):
-    """Every number with a point or an exponent, as Rust wants."""
-    return ", ".join(n if "." in n or "e" in n else n + ".0" for n in text.split(", "))
-
-
-HEAD = '''//! Factors of the predicted times, fitted to measurements of `cargo bench --bench ranking -- --json`
-//! by `benches/fit_ranking.py`, which writes this file.
-
-/// How many numbers a factor depends on: `Cost::features`.
-pub(super) const FEATURES: usize = 28;
-
-/// The coefficients of a method, by pass, name and number type.
-pub(super) fn factors(class: &str) -> Option<&'static [f32; FEATURES]> {
-    FITTED.binary_search_by(|(name, _)| (*name).cmp(class)).ok().map(|index| &FITTED[index].1)
-}
-'''
-
-main()
+if __name__ == "__main__":
+    main()

@@ -44,6 +44,9 @@ struct Arguments {
     /// Rank algorithms by timing them, not by the model's prediction.
     #[arg(long)]
     measured: bool,
+    /// Let products of f32 be rounded to TF32, where the device has units for it.
+    #[arg(long)]
+    tf32: bool,
     /// Leave the sweep over 500 to 8000 samples out.
     #[arg(long)]
     no_sweep: bool,
@@ -123,6 +126,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let device = &arguments.device;
     device.set_workspace_cap(arguments.cap);
     device.set_ranking(if arguments.measured { Ranking::Measured } else { Ranking::Predicted });
+    device.set_allow_tf32(arguments.tf32);
     let (inputs, outputs) = (arguments.channels[0], arguments.channels[1]);
     let conv = Conv1d::builder(inputs, outputs, arguments.kernel)
         .padding(Padding::Same)

@@ -1,12 +1,17 @@
 //! Predicted times of convolution candidates. Each is the time to move what the method stages, plus
 //! the time that the sizes take at the chip's rates, times a factor for the method on such sizes. The
-//! factors are fitted to measurements (`fit`); on another chip the rates scale them.
+//! factors come from a model fitted to measurements (`fit`); on another chip the rates scale them.
 
-use super::super::Cuda;
+mod features;
+#[cfg(test)]
+mod tests;
+
 use super::super::cublas::Product;
+use super::super::gpu::Properties;
 use super::super::rates::{LAUNCH, Rates};
-use super::fit::{FEATURES, factors};
-use super::{Question, library, product};
+use super::fit::{Model, model};
+use super::product::{self, Calls};
+use super::{Question, library};
 use crate::device::spec::{ConvGeometry, ConvPass};
 use crate::dtype::DType;
 
@@ -20,9 +25,11 @@ pub(super) struct Cost {
     tf32: bool,
 }
 
-/// How a method cuts a problem, and what it moves beside it.
+/// How a candidate cuts a problem, and what it moves beside it.
 #[derive(Clone, Copy)]
-struct Work {
+struct Work<'a> {
+    /// The name that the model knows it by.
+    method: &'a str,
     /// Samples at a time.
     chunk: usize,
     /// Taps at a time.
@@ -31,20 +38,34 @@ struct Work {
     moved: f64,
     /// Launches a chunk.
     launches: f64,
+    /// Calls of cuBLAS a chunk.
+    calls: usize,
+    /// Pieces that the sums are cut into.
+    pieces: usize,
+    /// Bytes of the library's own workspace.
+    own: u64,
+    /// Rows, columns, terms and number of the products of a chunk, explicit or not.
+    product: [usize; 4],
 }
 
-fn log2(value: usize) -> f64 {
-    (value.max(1) as f64).log2()
+/// Seconds, and how they come about.
+struct Modelled {
+    /// Of a chunk and a block of taps.
+    arithmetic: f64,
+    /// Of the same.
+    memory: f64,
+    chunks: f64,
+    /// Chunks times blocks of taps.
+    repeated: f64,
+    staged: f64,
+    seconds: f64,
 }
 
-/// 1 where it holds: for factors that are there or not.
-fn flag(holds: bool) -> f64 {
-    f64::from(u8::from(holds))
-}
+/// Logarithm of the factor of a method that was never measured: more than most have.
+const UNMEASURED: f64 = 1.0;
 
 impl Cost {
-    pub(super) fn new(cuda: &Cuda, question: &Question<'_>) -> Cost {
-        let properties = &cuda.gpu().properties;
+    pub(super) fn new(properties: &Properties, question: &Question<'_>) -> Cost {
         Cost {
             pass: question.pass,
             geometry: *question.geometry,
@@ -70,60 +91,6 @@ impl Cost {
         2.0 * outputs * (g.in_channels / g.groups) as f64 * taps as f64
     }
 
-    /// What the factor of a method may depend on, for one chunk.
-    fn features(&self, rate: f64, chunk: usize, taps: usize) -> [f64; FEATURES] {
-        let g = &self.geometry;
-        let (c, m) = (g.in_channels / g.groups, g.out_channels / g.groups);
-        let positions = chunk * g.out_length;
-        let (lc, lm, lp) = (log2(c), log2(m), log2(positions));
-        let (lk, ll) = (log2(taps), log2(g.out_length));
-        let tiles = |rows: usize, columns: usize| {
-            let tiles = rows.div_ceil(128) as f64 * columns.div_ceil(128) as f64;
-            (tiles * g.groups as f64 / self.multiprocessors).log2()
-        };
-        let filled = match self.pass {
-            ConvPass::Forward => tiles(m, positions),
-            ConvPass::InputGradient => tiles(c, positions),
-            ConvPass::WeightGradient => tiles(m, c * taps),
-        };
-        let [x, y, w] = self.bytes(chunk, taps);
-        let arithmetic = self.operations(chunk, taps) / rate;
-        let balance = (arithmetic / ((x + y + w) / self.rates.bytes)).log2().clamp(-8.0, 8.0);
-        // Results of a tile of 32 that are not lost to its taps.
-        let useful = (33.0 - taps as f64).max(1.0);
-        let fft_tiles = (g.out_length as f64 / useful).ceil() * 32.0 / g.out_length as f64;
-        [
-            1.0,
-            lm,
-            lm.min(5.0),
-            lm.min(7.0),
-            lc,
-            lc.min(5.0),
-            lc.min(7.0),
-            lp,
-            lp.min(10.0),
-            lp.min(14.0),
-            lp.min(18.0),
-            lk,
-            lk.min(2.0),
-            log2(g.groups),
-            flag(g.groups > 1),
-            ll,
-            ll.min(5.0),
-            ll.min(9.0),
-            filled.clamp(-10.0, 0.0),
-            filled.clamp(0.0, 2.0),
-            balance.min(0.0),
-            balance.max(0.0),
-            flag(g.stride > 1),
-            flag(g.dilation > 1),
-            flag(c % 8 != 0),
-            flag(m % 8 != 0),
-            flag(!g.out_length.is_multiple_of(8)),
-            fft_tiles.log2(),
-        ]
-    }
-
     /// Whether a method computes on tensor cores, where this number type may.
     fn on_tensor_cores(&self, method: &str) -> bool {
         let half = matches!(self.dtype, DType::F16 | DType::BF16);
@@ -133,47 +100,68 @@ impl Cost {
         self.tf32 && (method.contains("precomputed") || method.contains("algorithm 1"))
     }
 
-    /// Under which name the factors of a method are kept.
-    fn class(&self, method: &str) -> String {
-        let kind = match self.dtype {
-            DType::F16 | DType::BF16 => "half",
-            DType::F32 if self.on_tensor_cores(method) => "tf32",
-            _ => "f32",
-        };
-        format!("{} | {method} | {kind}", self.pass.name())
-    }
-
-    fn seconds(&self, method: &str, work: Work) -> f64 {
+    /// The time before it is corrected, of parts that are in proportion to the chip's rates.
+    fn modelled(&self, work: &Work<'_>) -> Modelled {
         let g = &self.geometry;
-        let chunks = g.batch as f64 / work.chunk as f64;
-        let blocks = g.kernel as f64 / work.taps as f64;
         let rate = match self.dtype {
             DType::F64 => self.rates.f64,
-            _ if self.on_tensor_cores(method) => self.rates.arithmetic(self.dtype, self.tf32),
+            _ if self.on_tensor_cores(work.method) => self.rates.arithmetic(self.dtype, self.tf32),
             _ => self.rates.f32,
         };
         let [x, y, w] = self.bytes(work.chunk, work.taps);
         let arithmetic = self.operations(work.chunk, work.taps) / rate;
-        let core = LAUNCH + arithmetic.max((x + y + w) / self.rates.bytes);
-        let features = self.features(rate, work.chunk, work.taps);
-        let factor: f64 = match factors(&self.class(method)) {
-            Some(factors) => factors.iter().zip(features).map(|(&a, b)| f64::from(a) * b).sum(),
-            None => 1.0,
-        };
+        let memory = (x + y + w) / self.rates.bytes;
+        let chunks = g.batch as f64 / work.chunk.max(1) as f64;
+        let repeated = chunks * (g.kernel as f64 / work.taps as f64);
         let staged = work.moved / self.rates.bytes + chunks * work.launches * LAUNCH;
-        staged + chunks * blocks * core * factor.clamp(-3.0, 8.0).exp()
+        let seconds = staged + repeated * (LAUNCH + arithmetic.max(memory));
+        Modelled { arithmetic, memory, chunks, repeated, staged, seconds }
+    }
+
+    fn seconds(&self, work: &Work<'_>) -> f64 {
+        let corrected =
+            |model: &Model| model.value(&self.features(work, model.method(work.method)?));
+        let factor = model().and_then(corrected).unwrap_or(UNMEASURED);
+        self.modelled(work).seconds * factor.clamp(-3.0, 8.0).exp()
+    }
+
+    /// A method that does all at once, without staging.
+    fn whole<'a>(&self, method: &'a str) -> Work<'a> {
+        let g = &self.geometry;
+        let (c, m) = (g.in_channels / g.groups, g.out_channels / g.groups);
+        Work {
+            method,
+            chunk: g.batch,
+            taps: g.kernel,
+            moved: 0.0,
+            launches: 1.0,
+            calls: 1,
+            pieces: 1,
+            own: 0,
+            product: self.implicit(c, m, g.batch, g.kernel),
+        }
+    }
+
+    /// The product that a convolution is.
+    fn implicit(&self, c: usize, m: usize, chunk: usize, taps: usize) -> [usize; 4] {
+        let g = &self.geometry;
+        let positions = chunk * g.out_length;
+        match self.pass {
+            ConvPass::Forward => [m, positions, c * taps, g.groups],
+            ConvPass::WeightGradient => [m, c * taps, positions, g.groups],
+            ConvPass::InputGradient if g.stride == 1 => [c, positions, m * taps, g.groups],
+            ConvPass::InputGradient => [c, chunk * g.in_length, m * taps, g.groups],
+        }
     }
 
     /// Our implicit product on the plain units.
     pub(super) fn direct(&self, pieces: usize) -> f64 {
-        let (chunk, taps) = (self.geometry.batch, self.geometry.kernel);
         let name = if pieces > 1 { "direct in pieces" } else { "direct" };
-        self.seconds(name, Work { chunk, taps, moved: 0.0, launches: 1.0 })
+        self.seconds(&Work { pieces, ..self.whole(name) })
     }
 
     pub(super) fn depthwise(&self) -> f64 {
-        let (chunk, taps) = (self.geometry.batch, self.geometry.kernel);
-        self.seconds("depthwise", Work { chunk, taps, moved: 0.0, launches: 1.0 })
+        self.seconds(&self.whole("depthwise"))
     }
 
     /// Whether a product has too few tiles for the chip and sums that can be cut.
@@ -184,7 +172,7 @@ impl Cost {
         tiles < self.multiprocessors && product.k >= 4096
     }
 
-    pub(super) fn product(&self, name: &str, method: &product::Method, calls: usize) -> f64 {
+    pub(super) fn product(&self, name: &str, method: &product::Method, calls: &Calls) -> f64 {
         let g = &self.geometry;
         let [x, y, _] = self.bytes(g.batch, g.kernel);
         let mut moved = 0.0;
@@ -197,12 +185,29 @@ impl Cost {
         if method.form.packed() {
             moved += 2.0 * y;
         }
-        let launches = calls as f64 + 2.0;
-        let work = Work { chunk: method.chunk, taps: g.kernel, moved, launches };
-        self.seconds(name, work)
+        let Product { batch, m, n, k, .. } = calls.product;
+        // Those of a chunk that do not wait for each other count together.
+        let waits = self.pass == ConvPass::WeightGradient;
+        let batch = if waits { batch } else { batch * calls.count };
+        self.seconds(&Work {
+            chunk: method.chunk,
+            moved,
+            launches: calls.count as f64 + 2.0,
+            calls: calls.count,
+            own: method.library,
+            product: [m, n, k, batch],
+            ..self.whole(name)
+        })
     }
 
-    pub(super) fn library(&self, name: &str, method: &library::Method, pads: bool) -> f64 {
+    /// `own` are the bytes of the library's own workspace.
+    pub(super) fn library(
+        &self,
+        name: &str,
+        method: &library::Method,
+        pads: bool,
+        own: u64,
+    ) -> f64 {
         let g = &self.geometry;
         let [x, y, w] = self.bytes(g.batch, g.kernel);
         let (moved, launches) = match (method.channels_last, pads) {
@@ -210,6 +215,9 @@ impl Cost {
             (false, true) => (2.0 * x, 2.0),
             (false, false) => (0.0, 1.0),
         };
-        self.seconds(name, Work { chunk: method.chunk, taps: method.taps, moved, launches })
+        let (c, m) = (g.in_channels / g.groups, g.out_channels / g.groups);
+        let product = self.implicit(c, m, method.chunk, method.taps);
+        let (chunk, taps) = (method.chunk, method.taps);
+        self.seconds(&Work { chunk, taps, moved, launches, own, product, ..self.whole(name) })
     }
 }

@@ -18,7 +18,7 @@ use crate::plan::Candidate;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Method {
     pub(super) algorithm: u32,
-    math: Math,
+    pub(super) math: Math,
     pub(super) channels_last: bool,
     /// Samples at a time.
     pub(super) chunk: usize,
@@ -287,7 +287,9 @@ fn candidate(
         split.push(format!("{} taps", method.taps));
     }
     let split = if split.is_empty() { String::new() } else { split.join(", ") + " at a time" };
-    let seconds = cost.library(&name, &method, method.pads(question));
+    let staged = method.staging(question).unwrap_or_default().bytes;
+    let seconds =
+        cost.library(&name, &method, method.pads(question), workspace.saturating_sub(staged));
     Candidate {
         name: name.into(),
         split,
@@ -363,11 +365,11 @@ impl Job<'_> {
                     g.out_length,
                     y,
                     to,
-                    0,
+                    at.bias,
                 )?;
             }
         }
-        if at.bias != 0 {
+        if at.bias != 0 && self.y.is_none() {
             let (dtype, length) = (self.question.dtype, g.out_length);
             layout::add_bias(self.cuda, dtype, g.batch, g.out_channels, length, at.bias, at.y)?;
         }

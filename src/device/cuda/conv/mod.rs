@@ -96,7 +96,7 @@ pub(super) fn candidates(
 ) -> Vec<Candidate> {
     let tf32 = terms.allow_tf32 && dtype == DType::F32;
     let question = Question { pass, geometry, dtype, tf32 };
-    let cost = Cost::new(cuda, &question);
+    let cost = Cost::new(&cuda.gpu().properties, &question);
     let own =
         |name: &'static str, code: u32, workspace: u64, seconds: f64, pieces: usize| Candidate {
             name: name.into(),

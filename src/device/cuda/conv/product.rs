@@ -201,14 +201,14 @@ fn candidate(question: &Question<'_>, cost: &Cost, method: Method, workspace: u6
         split += &format!("{comma}{} MiB for cuBLAS", method.library >> 20);
         class += ", large";
     }
-    let calls = method.calls(question, method.chunk).count;
+    let calls = method.calls(question, method.chunk);
     let form = FORMS.iter().position(|&form| form == method.form).unwrap_or(0);
     let tf32 = if question.tf32 { TF32 as usize } else { 0 };
     Candidate {
         name: method.form.name().into(),
         split,
         workspace,
-        seconds: cost.product(&class, &method, calls),
+        seconds: cost.product(&class, &method, &calls),
         deterministic: true,
         code: code::PRODUCT,
         params: [form, method.chunk, method.library as usize, tf32],

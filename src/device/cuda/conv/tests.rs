@@ -94,11 +94,22 @@ impl Case {
         ([make(first, 1), make(second, 2)], out)
     }
 
+    /// Of the forward pass: rounded, and the same in f64.
+    fn bias(&self, pass: ConvPass) -> Option<[Tensor; 2]> {
+        let channels = self.geometry.out_channels;
+        let forward = pass == ConvPass::Forward;
+        forward.then(|| {
+            let made = numbers([1, 1, channels], self.low, self.dtype, 3);
+            made.map(|bias| bias.reshape([channels]).unwrap())
+        })
+    }
+
     fn reference(&self, pass: ConvPass) -> Vec<f64> {
         let ([first, second], shape) = self.operands(pass);
         let out = Tensor::empty("test", shape, DType::F64, &Device::cpu()).unwrap();
-        let (query, operands) =
-            (Query::Conv(pass, self.geometry, DType::F64), [&first[1], &second[1]]);
+        let (query, bias) = (Query::Conv(pass, self.geometry, DType::F64), self.bias(pass));
+        let mut operands = vec![&first[1], &second[1]];
+        operands.extend(bias.as_ref().map(|bias| &bias[1]));
         PlannedCall { op: "test", query, cap: None, operands: &operands, out: &out }.run().unwrap();
         out.to_f64_vec().unwrap()
     }
@@ -117,7 +128,9 @@ impl Case {
     fn errors(&self, device: &Device, pass: ConvPass, caps: &[u64]) -> Vec<(Candidate, f64)> {
         let reference = self.reference(pass);
         let ([first, second], shape) = self.operands(pass);
-        let operands = [&first[0], &second[0]].map(|x| x.to(device).unwrap());
+        let bias = self.bias(pass);
+        let rounded = [&first[0], &second[0]].into_iter().chain(bias.as_ref().map(|bias| &bias[0]));
+        let operands: Vec<Tensor> = rounded.map(|x| x.to(device).unwrap()).collect();
         let query = Query::Conv(pass, self.geometry, self.dtype);
         let mut seen: Vec<(Candidate, f64)> = Vec::new();
         for &cap in caps {
@@ -130,7 +143,7 @@ impl Case {
                     device.allocate(candidate.workspace as usize, Purpose::Workspace).unwrap()
                 });
                 let out = Tensor::empty("test", shape, self.dtype, device).unwrap();
-                let operands = operands.each_ref();
+                let operands: Vec<&Tensor> = operands.iter().collect();
                 let run =
                     device.backend().run(&query, &candidate, &operands, &out, workspace.as_ref());
                 run.unwrap_or_else(|error| panic!("{candidate:?} of {query}: {error}"));

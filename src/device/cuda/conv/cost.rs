@@ -11,7 +11,7 @@ use super::super::gpu::Properties;
 use super::super::rates::{LAUNCH, Rates};
 use super::fit::{Model, model};
 use super::product::{self, Calls};
-use super::{Question, library};
+use super::{Question, cudnn};
 use crate::device::spec::{ConvGeometry, ConvPass};
 use crate::dtype::DType;
 
@@ -201,13 +201,7 @@ impl Cost {
     }
 
     /// `own` are the bytes of the library's own workspace.
-    pub(super) fn library(
-        &self,
-        name: &str,
-        method: &library::Method,
-        pads: bool,
-        own: u64,
-    ) -> f64 {
+    pub(super) fn cudnn(&self, name: &str, method: &cudnn::Method, pads: bool, own: u64) -> f64 {
         let g = &self.geometry;
         let [x, y, w] = self.bytes(g.batch, g.kernel);
         let (moved, launches) = match (method.channels_last, pads) {

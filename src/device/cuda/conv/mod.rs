@@ -3,11 +3,11 @@
 //! the cap allows.
 
 mod cost;
+mod cudnn;
 mod depthwise;
 mod direct;
 mod fit;
 mod layout;
-mod library;
 mod product;
 #[cfg(test)]
 mod tests;
@@ -31,8 +31,8 @@ mod code {
     pub(super) const DEPTHWISE: u32 = 2;
     /// Products through cuBLAS: see `product`.
     pub(super) const PRODUCT: u32 = 16;
-    /// Algorithms of cuDNN: see `library`.
-    pub(super) const LIBRARY: u32 = 32;
+    /// Algorithms of cuDNN: see `cudnn`.
+    pub(super) const CUDNN: u32 = 32;
 }
 
 /// Parts of a workspace begin at multiples of this.
@@ -127,7 +127,7 @@ pub(super) fn candidates(
         all.extend(product::candidates(&question, &cost, terms.cap));
     }
     if cuda.cudnn().is_some() {
-        all.extend(library::candidates(cuda, &question, &cost, terms.cap));
+        all.extend(cudnn::candidates(cuda, &question, &cost, terms.cap));
     }
     all
 }
@@ -152,7 +152,7 @@ pub(super) fn run(
     let workspace = memory::workspace(workspace);
     let question = Question { pass, geometry, dtype, tf32: candidate.params[3] == TF32 as usize };
     match candidate.code {
-        code::LIBRARY => library::run(cuda, &question, candidate, at, workspace),
+        code::CUDNN => cudnn::run(cuda, &question, candidate, at, workspace),
         code::DEPTHWISE => match pass {
             ConvPass::Forward => {
                 depthwise::forward(cuda, geometry, dtype, at.x, at.w, at.bias, at.y)

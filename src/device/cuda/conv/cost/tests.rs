@@ -1,7 +1,7 @@
 //! Predictions are what `benches/fit_ranking.py` computed where it fitted them.
 
 use super::super::product::{self, Form};
-use super::super::{Question, library};
+use super::super::{Question, cudnn};
 use super::Cost;
 use crate::device::cuda::cudnn::Math;
 use crate::device::cuda::gpu::Properties;
@@ -92,7 +92,7 @@ impl Row {
             let method = product::Method { form, chunk: self.chunk, library: self.own };
             return cost.product(name, &method, &method.calls(&question, self.chunk));
         }
-        let method = library::Method {
+        let method = cudnn::Method {
             algorithm: 0,
             math: Math::Default,
             channels_last: name.contains("channels last"),
@@ -100,7 +100,7 @@ impl Row {
             taps: self.taps,
         };
         let pads = self.taps < self.kernel || geometry.pad_left != geometry.pad_right;
-        cost.library(name, &method, pads, self.own)
+        cost.cudnn(name, &method, pads, self.own)
     }
 }
 

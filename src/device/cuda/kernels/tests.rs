@@ -1,5 +1,5 @@
 use super::*;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The kernel folder: of the checkout that this was built from, or of the one it is run in.
 fn folder() -> PathBuf {
@@ -22,12 +22,28 @@ fn files(extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What `.ci/build-ptx` would make: file name, source.
-fn expected() -> Vec<(String, Vec<u8>)> {
+/// The text of a file and of the headers that it includes, each once, in their order.
+fn sources(path: &Path, seen: &mut Vec<PathBuf>) -> Vec<Vec<u8>> {
+    let text = std::fs::read(path).unwrap();
+    let mut parts = Vec::new();
+    for line in String::from_utf8(text.clone()).unwrap().lines() {
+        let header = line.strip_prefix("#include \"").and_then(|rest| rest.split('"').next());
+        let Some(header) = header.map(|name| folder().join(name)) else { continue };
+        if !seen.contains(&header) {
+            seen.push(header.clone());
+            parts.extend(sources(&header, seen));
+        }
+    }
+    parts.push(text);
+    parts
+}
+
+/// What `.ci/build-ptx` would make: file name, sources.
+fn expected() -> Vec<(String, Vec<Vec<u8>>)> {
     let mut all = Vec::new();
     for path in files("cu") {
-        let source = std::fs::read(&path).unwrap();
-        let text = String::from_utf8(source.clone()).unwrap();
+        let source = sources(&path, &mut Vec::new());
+        let text = std::fs::read_to_string(&path).unwrap();
         let family = path.file_stem().unwrap().to_str().unwrap();
         let mut lines = text.lines();
         let types = lines.next().unwrap().strip_prefix("// types:").expect("a list of types");
@@ -44,16 +60,14 @@ fn expected() -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn ptx_is_built_from_the_sources_as_they_are() {
-    let headers: Vec<Vec<u8>> =
-        files("cuh").iter().map(|path| std::fs::read(path).unwrap()).collect();
     let expected = expected();
     for (name, source) in &expected {
         let text = std::fs::read_to_string(folder().join("ptx").join(name))
             .unwrap_or_else(|_| panic!("{name} is missing: run .ci/build-ptx"));
         let (source_line, rest) = text.split_once('\n').unwrap();
         let (text_line, body) = rest.split_once('\n').unwrap();
-        let parts = headers.iter().map(|header| &header[..]);
-        let stamp = fnv(parts.chain([&source[..], name.as_bytes()]));
+        let parts = source.iter().map(|part| &part[..]);
+        let stamp = fnv(parts.chain([name.as_bytes()]));
         assert_eq!(source_line, format!("// source {stamp}"), "{name}: run .ci/build-ptx");
         assert_eq!(text_line, format!("// text {}", fnv([body.as_bytes()])), "{name} was edited");
     }

@@ -154,7 +154,7 @@ pub enum Error {
         requested: u64,
     },
     /// A call of a device's driver or library that failed.
-    #[error("{call}: {status}; after an error of a kernel the process must be started again")]
+    #[error("{call} failed with {status}; if a kernel has failed, start the process again")]
     Driver {
         /// The call, or the kernel.
         call: String,

@@ -55,6 +55,8 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     fn read(&self, x: &Tensor, data: &mut [u8]) -> Result<()>;
     /// Waits until everything asked for has been done.
     fn synchronize(&self) -> Result<()>;
+    /// What the device is and which libraries it uses, for people.
+    fn description(&self) -> String;
     /// Gives memory that is cached and not in use back to the system.
     fn trim(&self) -> Result<()> {
         Ok(())

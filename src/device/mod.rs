@@ -113,12 +113,16 @@ impl Device {
     /// The fastest device there is: the first GPU that can be used, else [`Device::cpu`].
     ///
     /// # Errors
-    /// [`Error::Driver`] where a GPU is there and its driver fails.
+    /// [`Error::Driver`] or [`Error::OutOfMemory`] where a GPU that can be used is there and its driver
+    /// fails, or its memory is taken: to go on with the CPU unasked would hide it.
     pub fn best() -> Result<Device> {
-        match Device::cuda(0) {
-            Err(Error::DeviceNotAvailable { .. }) => Ok(Device::cpu()),
-            other => other,
+        for ordinal in 0..cuda_count() {
+            match Device::cuda(ordinal) {
+                Err(Error::DeviceNotAvailable { .. }) => {}
+                other => return other,
+            }
         }
+        Ok(Device::cpu())
     }
 
     fn with_backend(name: String, backend: impl Backend + 'static) -> Device {
@@ -140,6 +144,16 @@ impl Device {
     /// The device's name, as messages print it: `cpu`, `cpu#1`, …
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// What the device is, for people: the number of threads, or the GPU, and whether cuBLAS and cuDNN
+    /// are used, in which version, or why not.
+    ///
+    /// ```
+    /// println!("{}", capgrad::Device::cpu().description());
+    /// ```
+    pub fn description(&self) -> String {
+        self.0.backend.description()
     }
 
     /// Sets the most workspace that one operation may take, in bytes. 0 is valid: there is always
@@ -360,6 +374,16 @@ fn open_cuda(name: String, ordinal: usize, options: &CudaOptions) -> Result<Devi
     Ok(Device::with_meter(meter, name, backend))
 }
 
+#[cfg(feature = "cuda")]
+fn cuda_count() -> usize {
+    cuda::count()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda_count() -> usize {
+    0
+}
+
 #[cfg(not(feature = "cuda"))]
 fn open_cuda(name: String, _: usize, _: &CudaOptions) -> Result<Device> {
     let reason = "capgrad was built without its feature `cuda`".into();
@@ -386,7 +410,12 @@ impl fmt::Display for Device {
     }
 }
 
-/// Reads `best`, `cpu` or `cuda:N`.
+/// Digits alone; the standard library takes a sign, too.
+fn ordinal(digits: &str) -> Option<usize> {
+    digits.parse().ok().filter(|_| digits.bytes().all(|digit| digit.is_ascii_digit()))
+}
+
+/// Reads `best`, `cpu`, `cuda` (the first GPU) or `cuda:N`.
 ///
 /// ```
 /// use capgrad::Device;
@@ -401,11 +430,11 @@ impl FromStr for Device {
             "best" => Device::best(),
             "cpu" => Ok(Device::cpu()),
             "cuda" => Device::cuda(0),
-            _ => match name.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()) {
+            _ => match name.strip_prefix("cuda:").and_then(ordinal) {
                 Some(ordinal) => Device::cuda(ordinal),
                 None => Err(Error::DeviceNotAvailable {
                     device: name.into(),
-                    reason: "known names are best, cpu and cuda:N".into(),
+                    reason: "known names are best, cpu, cuda and cuda:N".into(),
                 }),
             },
         }

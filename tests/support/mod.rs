@@ -27,20 +27,25 @@ pub enum Kind {
 /// The first device that the process opens on a GPU is charged with what the libraries took when
 /// they started. This one is, and lives to the end, so that the meters of all the devices that
 /// tests make begin alike.
-static CUDA: LazyLock<bool> = LazyLock::new(|| match Device::cuda(0) {
-    Ok(_) => true,
+static CUDA: LazyLock<Result<bool, String>> = LazyLock::new(|| match Device::cuda(0) {
+    Ok(_) => Ok(true),
     Err(error) if std::env::var("CAPGRAD_REQUIRE_CUDA").is_ok_and(|value| value == "1") => {
-        panic!("CAPGRAD_REQUIRE_CUDA=1, but {error}")
+        Err(format!("CAPGRAD_REQUIRE_CUDA=1, but {error}"))
     }
     Err(error) => {
         // Not `eprintln`, which a test that passes does not show.
         let _ = writeln!(std::io::stderr(), "skipped on CUDA: {error}");
-        false
+        Ok(false)
     }
 });
 
+fn cuda() -> bool {
+    CUDA.as_ref().copied().unwrap_or_else(|missing| panic!("{missing}"))
+}
+
 fn found() -> impl Iterator<Item = Kind> {
-    [Kind::Cpu, Kind::Cuda].into_iter().filter(|&kind| kind == Kind::Cpu || *CUDA)
+    let cuda = cuda();
+    [Kind::Cpu, Kind::Cuda].into_iter().filter(move |&kind| kind == Kind::Cpu || cuda)
 }
 
 fn name(kind: &Kind) {
@@ -100,7 +105,7 @@ impl Kind {
             Kind::Cpu if poison => Device::new_cpu(CpuOptions { threads: Some(2), poison }),
             Kind::Cpu => Device::new_cpu(CpuOptions::default()),
             Kind::Cuda => {
-                assert!(*CUDA, "a test of a kind that is not there");
+                assert!(cuda(), "a test of a kind that is not there");
                 Device::new_cuda(0, CudaOptions { poison, ..Default::default() })
             }
         }

@@ -104,6 +104,10 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn description(&self) -> String {
+        format!("CPU, {} threads", self.threads())
+    }
+
     fn fill(&self, out: &Tensor, value: f64) -> Result<()> {
         any!(out.dtype(), T => elementwise::fill::<T>(self, out, value));
         Ok(())

@@ -72,6 +72,14 @@ impl Cublas {
         unsafe { sys::cublasSetMathMode(handle, math) }.check("cublasSetMathMode")?;
         Ok(Cublas { handle })
     }
+
+    /// As the library numbers it: 120406 is 12.4.6; 0 where it does not say.
+    pub(super) fn version(&self) -> i32 {
+        let mut version = 0;
+        // SAFETY: a valid place for the result.
+        let _ = unsafe { sys::cublasGetVersion_v2(self.handle, &mut version) };
+        version
+    }
 }
 
 fn data_type(dtype: DType) -> sys::cudaDataType {

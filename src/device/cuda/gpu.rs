@@ -20,6 +20,8 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Gpu {
     context: sys::CUcontext,
     pub(super) properties: Properties,
+    /// The chip and the libraries, for people.
+    pub(super) description: String,
     modules: Mutex<HashMap<(Family, &'static str), Module>>,
     functions: Mutex<HashMap<(Kernel, &'static str), Function>>,
     /// The library's handle, with a lock that whoever enqueues work through it holds.
@@ -33,6 +35,7 @@ pub(super) struct Gpu {
 #[derive(Clone, Debug)]
 pub(super) struct Properties {
     pub(super) ordinal: usize,
+    pub(super) name: String,
     /// `(major, minor)`.
     pub(super) compute_capability: (u32, u32),
     pub(super) multiprocessors: usize,
@@ -80,10 +83,10 @@ impl Gpu {
 
     fn start(ordinal: usize) -> Result<Gpu> {
         libraries::driver().map_err(|reason| unavailable(ordinal, reason))?;
-        let because = |error: result::DriverError| unavailable(ordinal, format!("{error:?}"));
+        let because = |error: result::DriverError| unavailable(ordinal, format!("{:?}", error.0));
         let count = result::device::get_count().map_err(because)?;
         if ordinal >= count.max(0) as usize {
-            return Err(unavailable(ordinal, format!("the driver sees {count} GPUs")));
+            return Err(unavailable(ordinal, format!("GPUs that the driver sees: {count}")));
         }
         let device = result::device::get(ordinal as c_int).map_err(because)?;
         let properties = Properties::read(ordinal, device).map_err(because)?;
@@ -100,14 +103,20 @@ impl Gpu {
             properties,
             modules: Mutex::default(),
             functions: Mutex::default(),
+            description: String::new(),
             cublas: None,
             cudnn: None,
             uncharged: AtomicU64::new(0),
         };
         gpu.enter()?;
         let (free, _) = gpu.memory()?;
-        gpu.cublas = if libraries::cublas() { Cublas::new().ok().map(Mutex::new) } else { None };
-        gpu.cudnn = if libraries::cudnn() { Cudnn::new().ok().map(Mutex::new) } else { None };
+        let cublas = libraries::cublas().and_then(|()| Cublas::new().map_err(|e| e.to_string()));
+        let cudnn = libraries::cudnn().and_then(|version| {
+            Cudnn::new().map(|cudnn| (cudnn, version)).map_err(|error| error.to_string())
+        });
+        gpu.description = describe(&gpu.properties, &cublas, &cudnn);
+        gpu.cublas = cublas.ok().map(Mutex::new);
+        gpu.cudnn = cudnn.ok().map(|(cudnn, _)| Mutex::new(cudnn));
         let (left, _) = gpu.memory()?;
         gpu.uncharged.store(free.saturating_sub(left), Ordering::Relaxed);
         Ok(gpu)
@@ -180,6 +189,30 @@ impl Gpu {
     }
 }
 
+fn describe(
+    properties: &Properties,
+    cublas: &Result<Cublas, String>,
+    cudnn: &Result<(Cudnn, usize), String>,
+) -> String {
+    let (major, minor) = properties.compute_capability;
+    let cublas = match cublas {
+        Ok(cublas) => format!("version {}", cublas.version()),
+        Err(reason) => reason.clone(),
+    };
+    let cudnn = match cudnn {
+        Ok((_, version)) => format!("version {version}"),
+        Err(reason) => reason.clone(),
+    };
+    let name = &properties.name;
+    format!("{name}, compute capability {major}.{minor}; cuBLAS: {cublas}; cuDNN: {cudnn}")
+}
+
+/// How many GPUs the driver sees; none without a driver.
+pub(super) fn count() -> usize {
+    let count = libraries::driver().ok().and_then(|()| result::device::get_count().ok());
+    count.unwrap_or(0).max(0) as usize
+}
+
 fn load(text: &str) -> Result<Module> {
     let text = CString::new(text).map_err(|_| Error::driver("capgrad", "PTX"))?;
     let mut module = std::ptr::null_mut();
@@ -218,6 +251,7 @@ impl Properties {
         let minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         Ok(Properties {
             ordinal,
+            name: result::device::get_name(device)?,
             compute_capability: (major as u32, minor as u32),
             multiprocessors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             shared_per_block: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,

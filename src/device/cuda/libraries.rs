@@ -16,6 +16,7 @@ const DRIVER: &[&str] = &[
     "cuInit",
     "cuDeviceGet",
     "cuDeviceGetCount",
+    "cuDeviceGetName",
     "cuDeviceTotalMem_v2",
     "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain",
@@ -91,40 +92,69 @@ pub(super) fn driver() -> Result<(), String> {
         // SAFETY: opening the driver's library runs its initialisers, as any program that uses it
         // does.
         if !unsafe { driver::sys::is_culib_present() } {
-            return Err("no CUDA driver was found (libcuda.so)".to_owned());
+            // SAFETY: as above; it is asked again for what the loader says.
+            let why = unsafe { Library::new("libcuda.so.1") }.err().map(|error| error.to_string());
+            return Err(format!("no CUDA driver was found ({})", why.unwrap_or_default()));
         }
         // SAFETY: the library is there, as was just seen.
-        missing(unsafe { driver::sys::culib() }, DRIVER)
-            .map_or(Ok(()), |name| Err(format!("the CUDA driver is too old: it has no {name}")))?;
-        driver::result::init().map_err(|error| format!("the CUDA driver does not start: {error:?}"))
+        missing(unsafe { driver::sys::culib() }, DRIVER).map_or(Ok(()), |name| {
+            Err(format!("libcuda.so is too old or no driver: it has no {name}"))
+        })?;
+        driver::result::init()
+            .map_err(|error| format!("the CUDA driver does not start: {:?}", error.0))
     };
     FOUND.get_or_init(find).clone()
 }
 
-/// Whether cuBLAS can be used.
-pub(super) fn cublas() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        open_from_folders(&["libcublasLt.so", "libcublas.so"]);
+/// Whether cuBLAS can be used, or why not.
+pub(super) fn cublas() -> Result<(), String> {
+    static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
+    let look = || {
         // SAFETY: as for the driver.
-        unsafe {
-            cublas::sys::is_culib_present() && missing(cublas::sys::culib(), CUBLAS).is_none()
-        }
-    })
+        find(&["libcublasLt.so", "libcublas.so"], || unsafe { cublas::sys::is_culib_present() })?;
+        // SAFETY: the library is there, as was just seen.
+        lacks(missing(unsafe { cublas::sys::culib() }, CUBLAS))
+    };
+    FOUND.get_or_init(look).clone()
 }
 
-/// Whether cuDNN 9 or later can be used.
-pub(super) fn cudnn() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        open_from_folders(&["libcudnn.so"]);
+/// The version of cuDNN (90100 is 9.1.0), 9 or later, or why it cannot be used.
+pub(super) fn cudnn() -> Result<usize, String> {
+    static FOUND: OnceLock<Result<usize, String>> = OnceLock::new();
+    let look = || {
         // SAFETY: as for the driver.
-        let found = unsafe {
-            cudnn::sys::is_culib_present() && missing(cudnn::sys::culib(), CUDNN).is_none()
-        };
+        find(&["libcudnn.so"], || unsafe { cudnn::sys::is_culib_present() })?;
+        // SAFETY: the library is there, as was just seen.
+        lacks(missing(unsafe { cudnn::sys::culib() }, CUDNN))?;
         // SAFETY: the library and the function are there, as was just seen.
-        found && unsafe { cudnn::sys::cudnnGetVersion() } >= 90000
-    })
+        let version = unsafe { cudnn::sys::cudnnGetVersion() };
+        if version < 90000 {
+            return Err(format!("version {version} was found; 9 or later is needed"));
+        }
+        Ok(version)
+    };
+    FOUND.get_or_init(look).clone()
+}
+
+fn lacks(name: Option<&str>) -> Result<(), String> {
+    name.map_or(Ok(()), |name| Err(format!("the library that was found has no {name}")))
+}
+
+/// Makes a library's files known to the loader: those of the folders that the caller names first,
+/// then what the loader finds by itself, then those of the usual folders.
+fn find(names: &[&str], present: impl Fn() -> bool) -> Result<(), String> {
+    let mut failures = open_from(&named_folders(), names);
+    if present() {
+        return Ok(());
+    }
+    failures.extend(open_from(&usual_folders(), names));
+    if present() {
+        return Ok(());
+    }
+    let file = names.last().copied().unwrap_or_default();
+    let failures = failures.join("; ");
+    let why = if failures.is_empty() { String::new() } else { format!(" ({failures})") };
+    Err(format!("{file} was not found; {FOLDERS} can name its folder{why}"))
 }
 
 fn missing(library: &Library, names: &'static [&'static str]) -> Option<&'static str> {
@@ -134,16 +164,23 @@ fn missing(library: &Library, names: &'static [&'static str]) -> Option<&'static
     })
 }
 
-/// Opens libraries from the folders of Python wheels and toolkits, where the loader does not look.
-/// Once one is open, a request for its name finds it.
-fn open_from_folders(names: &[&str]) {
+/// Opens libraries, each from the first folder that has a usable one; once a file is open, a request
+/// for its name finds it. Says what could not be opened.
+fn open_from(folders: &[PathBuf], names: &[&str]) -> Vec<String> {
+    let mut failures = Vec::new();
     for name in names {
-        let file = folders().iter().find_map(|folder| newest(folder, name));
-        // SAFETY: as for the driver. The handle is leaked: the library stays.
-        if let Some(library) = file.and_then(|file| unsafe { Library::new(file) }.ok()) {
-            std::mem::forget(library);
+        for file in folders.iter().filter_map(|folder| newest(folder, name)) {
+            // SAFETY: as for the driver. The handle is leaked: the library stays.
+            match unsafe { Library::new(&file) } {
+                Ok(library) => {
+                    std::mem::forget(library);
+                    break;
+                }
+                Err(error) => failures.push(format!("{}: {error}", file.display())),
+            }
         }
     }
+    failures
 }
 
 /// The file `name.N` with the largest N, or `name` itself.
@@ -156,32 +193,34 @@ fn newest(folder: &Path, name: &str) -> Option<PathBuf> {
     files.filter(|path| version(path).is_some()).max_by_key(|path| version(path))
 }
 
-/// Where the libraries may lie: the folders that the caller names, those of the Python environment
-/// in force, and the toolkit's.
-fn folders() -> &'static [PathBuf] {
-    static FOLDERS_FOUND: OnceLock<Vec<PathBuf>> = OnceLock::new();
-    FOLDERS_FOUND.get_or_init(|| {
-        let mut found: Vec<PathBuf> = match std::env::var_os(FOLDERS) {
-            Some(list) => std::env::split_paths(&list).collect(),
-            None => Vec::new(),
-        };
-        let mut roots: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
-            .iter()
-            .filter_map(|name| std::env::var_os(name).map(PathBuf::from))
-            .collect();
-        // The `python3` that would run here, which may be a link into its environment.
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let python = std::env::split_paths(&path).find(|folder| folder.join("python3").exists());
-        roots.extend(python.as_deref().and_then(Path::parent).map(Path::to_path_buf));
-        for root in roots {
-            for lib in children(&root.join("lib"), "python3") {
-                let wheels = lib.join("site-packages").join("nvidia");
-                found.extend(children(&wheels, "").into_iter().map(|wheel| wheel.join("lib")));
+/// The folders that the caller names.
+fn named_folders() -> Vec<PathBuf> {
+    std::env::var_os(FOLDERS).map_or(Vec::new(), |list| std::env::split_paths(&list).collect())
+}
+
+/// Where the libraries may lie beside the loader's own places: in the wheels of the Python environment
+/// in force or of the user, and in the toolkit.
+fn usual_folders() -> Vec<PathBuf> {
+    let mut roots: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
+        .iter()
+        .filter_map(|name| std::env::var_os(name).map(PathBuf::from))
+        .collect();
+    // The `python3` that would run here.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let python = std::env::split_paths(&path).find(|folder| folder.join("python3").exists());
+    roots.extend(python.as_deref().and_then(Path::parent).map(Path::to_path_buf));
+    roots.extend(std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local")));
+    let mut found = Vec::new();
+    for lib in roots.iter().flat_map(|root| [root.join("lib"), root.join("lib64")]) {
+        for python in children(&lib, "python3") {
+            for packages in ["site-packages", "dist-packages"] {
+                let wheels = children(&python.join(packages).join("nvidia"), "");
+                found.extend(wheels.into_iter().map(|wheel| wheel.join("lib")));
             }
         }
-        found.extend(["/usr/local/cuda/lib64", "/usr/local/cuda/lib"].map(PathBuf::from));
-        found
-    })
+    }
+    found.extend(["/usr/local/cuda/lib64", "/usr/local/cuda/lib"].map(PathBuf::from));
+    found
 }
 
 /// The folders in `folder` whose names begin so, the last first: of two versions the newer.

@@ -68,6 +68,11 @@ impl std::fmt::Debug for Cuda {
     }
 }
 
+/// How many GPUs the driver sees.
+pub(super) fn count() -> usize {
+    gpu::count()
+}
+
 impl Cuda {
     pub(super) fn new(ordinal: usize, options: &CudaOptions, meter: &Meter) -> Result<Cuda> {
         let gpu = Gpu::open(ordinal)?;
@@ -143,6 +148,13 @@ impl Backend for Cuda {
 
     fn synchronize(&self) -> Result<()> {
         self.stream.synchronize()
+    }
+
+    fn description(&self) -> String {
+        if self.kernels_only {
+            return format!("{}; this crate's kernels only", self.gpu().properties.name);
+        }
+        self.gpu().description.clone()
     }
 
     fn trim(&self) -> Result<()> {

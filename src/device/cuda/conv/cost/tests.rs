@@ -35,6 +35,7 @@ struct Row {
 fn h200() -> Properties {
     Properties {
         ordinal: 0,
+        name: String::new(),
         compute_capability: (9, 0),
         multiprocessors: 132,
         shared_per_block: 227 << 10,

@@ -93,7 +93,7 @@ pub(super) fn driver() -> Result<(), String> {
         // does.
         if !unsafe { driver::sys::is_culib_present() } {
             // SAFETY: as above; it is asked again for what the loader says.
-            let why = unsafe { Library::new("libcuda.so.1") }.err().map(|error| error.to_string());
+            let why = unsafe { Library::new("libcuda.so.1") }.err().map(said);
             return Err(format!("no CUDA driver was found ({})", why.unwrap_or_default()));
         }
         // SAFETY: the library is there, as was just seen.
@@ -157,6 +157,11 @@ fn find(names: &[&str], present: impl Fn() -> bool) -> Result<(), String> {
     Err(format!("{file} was not found; {FOLDERS} can name its folder{why}"))
 }
 
+/// What the loader said: it names the file.
+fn said(error: libloading::Error) -> String {
+    std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 fn missing(library: &Library, names: &'static [&'static str]) -> Option<&'static str> {
     names.iter().copied().find(|name| {
         // SAFETY: the symbol is only looked for, not used.
@@ -176,7 +181,7 @@ fn open_from(folders: &[PathBuf], names: &[&str]) -> Vec<String> {
                     std::mem::forget(library);
                     break;
                 }
-                Err(error) => failures.push(format!("{}: {error}", file.display())),
+                Err(error) => failures.push(said(error)),
             }
         }
     }

@@ -374,6 +374,8 @@ def main():
     if not arguments.bench:
         parser.error("--bench is needed")
     arguments.bench = os.path.abspath(arguments.bench)
+    if not os.access(arguments.bench, os.X_OK):
+        parser.error(f"--bench: {arguments.bench} is no executable; .ci/gpu-bundle builds it")
     caps = parse_caps(arguments.caps)
     common = ["--caps", ",".join(map(cap_argument, caps))] + ["--measured"] * arguments.measured
     none = {"error": "not run"}

@@ -8,7 +8,7 @@ use super::philox::Stream;
 use super::spec::*;
 use crate::dtype::DType;
 use crate::error::Result;
-pub(crate) use crate::memory::DriverMemory;
+use crate::memory::DriverMemory;
 use crate::plan::Candidate;
 use crate::tensor::{Storage, Tensor};
 use std::any::Any;

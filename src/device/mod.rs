@@ -65,8 +65,8 @@ impl Device {
     /// not mix.
     ///
     /// # Errors
-    /// [`Error::Argument`] for zero threads or more than 4096; [`Error::DeviceNotAvailable`] where the threads cannot
-    /// be started.
+    /// [`Error::Argument`] for zero threads or more than 4096; [`Error::DeviceNotAvailable`] where the
+    /// threads cannot be started.
     pub fn new_cpu(options: CpuOptions) -> Result<Device> {
         static COUNT: AtomicU64 = AtomicU64::new(1);
         let backend = cpu::Cpu::new(&options)?;

@@ -15,31 +15,19 @@ pub struct CapGuard {
 
 impl CapGuard {
     pub(crate) fn new(device: &Device, bytes: u64) -> CapGuard {
-        let number = context::with(|context| {
-            let caps = &mut context.caps;
-            let number = caps.last().map_or(0, |&(number, ..)| number + 1);
-            caps.push((number, device.key(), bytes));
-            number
-        });
+        let number = context::with(|context| context.caps.set(device.key(), bytes));
         CapGuard { number, _device: device.clone(), _this_thread: PhantomData }
     }
 
     /// The innermost cap for `device` on this thread.
     pub(crate) fn current(device: &Device) -> Option<u64> {
-        context::with(|context| {
-            context
-                .caps
-                .iter()
-                .rev()
-                .find(|&&(_, key, _)| key == device.key())
-                .map(|&(.., bytes)| bytes)
-        })
+        context::with(|context| context.caps.of(device.key()))
     }
 }
 
 impl Drop for CapGuard {
     fn drop(&mut self) {
-        context::with(|context| context.caps.retain(|&(number, ..)| number != self.number));
+        context::with(|context| context.caps.take_back(self.number));
     }
 }
 
@@ -54,26 +42,18 @@ pub struct Tf32Guard {
 
 impl Tf32Guard {
     pub(crate) fn new(device: &Device, allow: bool) -> Tf32Guard {
-        let number = context::with(|context| {
-            let scopes = &mut context.tf32;
-            let number = scopes.last().map_or(0, |&(number, ..)| number + 1);
-            scopes.push((number, device.key(), allow));
-            number
-        });
+        let number = context::with(|context| context.tf32.set(device.key(), allow));
         Tf32Guard { number, _device: device.clone(), _this_thread: PhantomData }
     }
 
     /// What the innermost scope for `device` on this thread says.
     pub(crate) fn current(device: &Device) -> Option<bool> {
-        context::with(|context| {
-            let mut scopes = context.tf32.iter().rev();
-            scopes.find(|&&(_, key, _)| key == device.key()).map(|&(.., allow)| allow)
-        })
+        context::with(|context| context.tf32.of(device.key()))
     }
 }
 
 impl Drop for Tf32Guard {
     fn drop(&mut self) {
-        context::with(|context| context.tf32.retain(|&(number, ..)| number != self.number));
+        context::with(|context| context.tf32.take_back(self.number));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::elementwise::pass;
 use super::layout::Axes;
-use super::{Cuda, gpu, kernels};
+use super::{Cuda, kernels};
 use crate::device::spec::Comparison;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -27,7 +27,7 @@ pub(super) fn compare(
     out: &Tensor,
 ) -> Result<()> {
     let axes = Axes::over(out.shape(), [a, b]);
-    let kernel = (kernels::COMPARE, gpu::scalar_name(a.dtype()));
+    let kernel = (kernels::COMPARE, a.dtype().name());
     pass(cuda, kernel, &axes, [a, b], out, |args| args.value(comparison_code(f)))
 }
 
@@ -39,6 +39,6 @@ pub(super) fn select(
     out: &Tensor,
 ) -> Result<()> {
     let axes = Axes::over(out.shape(), [mask, a, b]);
-    let kernel = (kernels::SELECT, Cuda::raw(out.dtype()));
+    let kernel = (kernels::SELECT, Cuda::raw(out.dtype().size()));
     pass(cuda, kernel, &axes, [mask, a, b], out, |args| args)
 }

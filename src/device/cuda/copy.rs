@@ -22,12 +22,6 @@ const fn area(size: usize) -> usize {
 }
 const SHORTEST: usize = 4;
 
-fn axes(list: &[Axis<2>]) -> Axes<2> {
-    let column = |k: usize| list.iter().map(|axis| axis.strides[k]).collect::<SmallVec<[_; 8]>>();
-    let dims: SmallVec<[usize; 8]> = list.iter().map(|axis| axis.extent).collect();
-    Axes::new(&dims, [&column(0), &column(1)])
-}
-
 pub(super) fn copy_window(
     cuda: &Cuda,
     extents: &[usize],
@@ -51,7 +45,7 @@ pub(super) fn copy_window(
         .filter(|axis| axis.extent != 1)
         .collect();
     list.sort_by_key(|axis| std::cmp::Reverse(axis.strides[1]));
-    let space = axes(&list);
+    let space = Axes::merged(list);
     match space.inner().strides {
         [1, 1] => runs(cuda, space.axes(), size, source, target),
         [from, 1] if from > 1 => transpose(cuda, &space, size, source, target),
@@ -61,16 +55,12 @@ pub(super) fn copy_window(
 
 /// One by one, elements of `size` bytes.
 fn elements(cuda: &Cuda, space: &Axes<2>, size: usize, source: u64, target: u64) -> Result<()> {
-    let (kernel, scalar) = match size {
-        2 => (kernels::COPY_ELEMENTS, "b16"),
-        4 => (kernels::COPY_ELEMENTS, "b32"),
-        8 => (kernels::COPY_ELEMENTS, "b64"),
-        _ => (kernels::COPY_PACKS, "b64"),
-    };
+    let kernel = if size > 8 { kernels::COPY_PACKS } else { kernels::COPY_ELEMENTS };
     for (layout, [from, to]) in space.launches() {
         let grid = cuda.linear(layout.elements as usize);
         let args = Args::new().value(layout).value(source + (from * size) as u64);
-        cuda.launch_as(kernel, scalar, grid, args.value(target + (to * size) as u64))?;
+        let args = args.value(target + (to * size) as u64);
+        cuda.launch_as(kernel, Cuda::raw(size), grid, args)?;
     }
     Ok(())
 }
@@ -93,9 +83,9 @@ fn runs(cuda: &Cuda, list: &[Axis<2>], size: usize, source: u64, target: u64) ->
         axis.strides = axis.strides.map(|stride| stride / scale);
     }
     scaled.push(Axis { extent: length / scale, strides: [1, 1] });
-    elements(cuda, &axes(&scaled), unit, source, target)?;
+    elements(cuda, &Axes::merged(scaled), unit, source, target)?;
     let done = (length * size) as u64;
-    let left = axes(&[Axis { extent: rest, strides: [1, 1] }]);
+    let left = Axes::merged([Axis { extent: rest, strides: [1, 1] }]);
     elements(cuda, &left, size, source + done, target + done)
 }
 
@@ -122,8 +112,7 @@ fn transpose(cuda: &Cuda, space: &Axes<2>, size: usize, source: u64, target: u64
         side
     };
     let tiles = across.extent.div_ceil(height) * last.extent.div_ceil(area / height);
-    let scalar = ["b16", "b32", "b64"][size.trailing_zeros() as usize - 1];
-    for (batch, [from, to]) in axes(&list).launches() {
+    for (batch, [from, to]) in Axes::merged(list).launches() {
         let items = (batch.elements as usize).saturating_mul(tiles);
         let grid = Grid::new(items.min(1 << 20), THREADS);
         let args = Args::new().value(batch);
@@ -131,7 +120,7 @@ fn transpose(cuda: &Cuda, space: &Axes<2>, size: usize, source: u64, target: u64
         let args = args.value(last.extent as u64).value(last.strides[0] as u64);
         let args = args.value(height.trailing_zeros()).value(source + (from * size) as u64);
         let args = args.value(target + (to * size) as u64);
-        cuda.launch_as(kernels::COPY_TILES, scalar, grid, args)?;
+        cuda.launch_as(kernels::COPY_TILES, Cuda::raw(size), grid, args)?;
     }
     Ok(())
 }

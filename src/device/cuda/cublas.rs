@@ -53,6 +53,12 @@ pub(super) struct Product {
 }
 
 impl Product {
+    /// Whether there are too few tiles for the chip, and sums that can be cut.
+    pub(super) fn few_tiles(&self, multiprocessors: usize) -> bool {
+        let tiles = self.m.div_ceil(128).saturating_mul(self.n.div_ceil(128));
+        tiles.saturating_mul(self.batch) < multiprocessors && self.k >= 4096
+    }
+
     /// Whether all sizes fit the library's 32-bit numbers.
     pub(super) fn fits(&self) -> bool {
         let sizes =

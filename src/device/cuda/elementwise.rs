@@ -3,7 +3,7 @@
 use super::launch::Args;
 use super::layout::Axes;
 use super::memory::pointer;
-use super::{Cuda, gpu, kernels};
+use super::{Cuda, kernels};
 use crate::device::spec::{Binary, Unary};
 use crate::dtype::{DType, Element};
 use crate::error::Result;
@@ -119,13 +119,13 @@ pub(super) fn fill(cuda: &Cuda, out: &Tensor, value: f64) -> Result<()> {
     let packed = pointer(out).is_multiple_of(16);
     let grid = cuda.linear(if packed { n.div_ceil(16 / size) } else { n });
     let args = Args::new().tensor(out).value(n as u64).value(bits).value(u32::from(packed));
-    cuda.launch_as(kernels::FILL, Cuda::raw(out.dtype()), grid, args)
+    cuda.launch_as(kernels::FILL, Cuda::raw(out.dtype().size()), grid, args)
 }
 
 pub(super) fn unary(cuda: &Cuda, f: Unary, x: &Tensor, out: &Tensor) -> Result<()> {
     let (code, [p0, p1]) = unary_code(f);
     let axes = Axes::flat(out.elements(), [x]);
-    let kernel = (kernels::UNARY, gpu::scalar_name(out.dtype()));
+    let kernel = (kernels::UNARY, out.dtype().name());
     pass(cuda, kernel, &axes, [x], out, |args| args.value(code).value(p0).value(p1))
 }
 
@@ -140,7 +140,7 @@ pub(super) fn unary_gradient(
     // The derivative of this one is a constant; reading `saved` would cost time.
     let saved = if let Unary::Affine(..) = f { dy } else { saved };
     let axes = Axes::flat(out.elements(), [saved, dy]);
-    let kernel = (kernels::UNARY_GRADIENT, gpu::scalar_name(out.dtype()));
+    let kernel = (kernels::UNARY_GRADIENT, out.dtype().name());
     pass(cuda, kernel, &axes, [saved, dy], out, |args| args.value(code).value(p0).value(p1))
 }
 
@@ -148,7 +148,7 @@ pub(super) fn binary(cuda: &Cuda, f: Binary, a: &Tensor, b: &Tensor, out: &Tenso
     let (code, p) = binary_code(f);
     let axes = Axes::over(out.shape(), [a, b]);
     let kernel = if axes.rank() <= 1 { kernels::BINARY_FLAT } else { kernels::BINARY };
-    let kernel = (kernel, gpu::scalar_name(out.dtype()));
+    let kernel = (kernel, out.dtype().name());
     pass(cuda, kernel, &axes, [a, b], out, |args| args.value(code).value(p))
 }
 
@@ -167,5 +167,5 @@ pub(super) fn cast(cuda: &Cuda, x: &Tensor, out: &Tensor) -> Result<()> {
         DType::I64 => kernels::CAST_I64,
     };
     let axes = Axes::flat(out.elements(), [x]);
-    pass(cuda, (kernel, gpu::scalar_name(x.dtype())), &axes, [x], out, |args| args)
+    pass(cuda, (kernel, x.dtype().name()), &axes, [x], out, |args| args)
 }

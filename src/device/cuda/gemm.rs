@@ -49,9 +49,9 @@ pub(super) fn candidates(
         code: CODE_KERNEL,
         params: [0; 4],
     }];
-    let fits = product(spec, dtype, terms.allow_tf32).is_some_and(|product| product.fits());
-    if fits && cuda.cublas().is_some() {
-        let few_tiles = tiles < chips && spec.k >= 4096;
+    let product = product(spec, dtype, terms.allow_tf32).filter(Product::fits);
+    if let Some(product) = product.filter(|_| cuda.cublas().is_some()) {
+        let few_tiles = product.few_tiles(cuda.gpu().properties.multiprocessors);
         let workspaces = if few_tiles { [0, LARGE_WORKSPACE].as_slice() } else { &[0] };
         let rate = rates.arithmetic(dtype, terms.allow_tf32);
         all.extend(workspaces.iter().map(|&workspace| Candidate {

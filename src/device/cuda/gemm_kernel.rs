@@ -49,8 +49,13 @@ impl Pieces {
         blocks: usize,
         terms: usize,
     ) -> Pieces {
-        let held = SCRATCH_BYTES / sum_size(dtype) / elements.max(1);
+        let held = Pieces::held(elements, dtype);
         Pieces::new(cuda, Pieces::wanted(cuda, blocks, terms).min(held))
+    }
+
+    /// How many pieces of a result of `elements` elements the scratch holds.
+    pub(super) fn held(elements: usize, dtype: DType) -> usize {
+        SCRATCH_BYTES / sum_size(dtype) / elements.max(1)
     }
 
     /// `count` pieces, which fit the device's scratch.

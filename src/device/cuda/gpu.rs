@@ -6,7 +6,6 @@ use super::cudnn::Cudnn;
 use super::error::{Check, unavailable};
 use super::kernels::{Family, Kernel};
 use super::libraries;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use cudarc::driver::{result, sys};
 use parking_lot::Mutex;
@@ -39,8 +38,6 @@ pub(super) struct Properties {
     /// `(major, minor)`.
     pub(super) compute_capability: (u32, u32),
     pub(super) multiprocessors: usize,
-    /// Bytes of shared memory that a block may have when it asks for them.
-    pub(super) shared_per_block: usize,
     /// Bytes of its memory.
     pub(super) memory_bytes: usize,
     /// Core clock in kHz.
@@ -155,11 +152,6 @@ impl Gpu {
             unsafe { result::module::get_function(module.0, name) }.map_err(|error| {
                 Error::driver("cuModuleGetFunction", format!("{}: {error:?}", kernel.name))
             })?;
-        // What a kernel may ask for at its launch; it is refused there if it is too much.
-        let shared = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        let most = self.properties.shared_per_block as c_int - static_shared(function)?;
-        // SAFETY: the function was just given by the driver.
-        unsafe { sys::cuFuncSetAttribute(function, shared, most) }.check("cuFuncSetAttribute")?;
         self.functions.lock().insert((kernel, scalar), Function(function));
         Ok(Function(function))
     }
@@ -230,15 +222,6 @@ fn load(text: &str) -> Result<Module> {
     Ok(Module(module))
 }
 
-fn static_shared(function: sys::CUfunction) -> Result<c_int> {
-    let mut bytes = 0;
-    let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
-    // SAFETY: a function of the driver, and a valid place for the result.
-    unsafe { sys::cuFuncGetAttribute(&mut bytes, attribute, function) }
-        .check("cuFuncGetAttribute")?;
-    Ok(bytes)
-}
-
 impl Properties {
     fn read(ordinal: usize, device: sys::CUdevice) -> Result<Properties, result::DriverError> {
         use sys::CUdevice_attribute::*;
@@ -254,7 +237,6 @@ impl Properties {
             name: result::device::get_name(device)?,
             compute_capability: (major as u32, minor as u32),
             multiprocessors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-            shared_per_block: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             // SAFETY: the device was given by the driver.
             memory_bytes: unsafe { result::device::total_mem(device) }?,
             clock_khz: attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
@@ -262,9 +244,4 @@ impl Properties {
             memory_bus_bits: attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
         })
     }
-}
-
-/// The name under which a kernel file is built for a dtype.
-pub(super) fn scalar_name(dtype: DType) -> &'static str {
-    dtype.name()
 }

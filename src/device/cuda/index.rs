@@ -28,7 +28,7 @@ pub(super) fn gather(
     let args = Args::new().tensor(x).tensor(index).value(u32::from(index.dtype() == DType::I64));
     let sizes = extents(x, axis, index).map(|size| size as u64);
     let args = sizes.into_iter().fold(args, Args::value).value(count as u64).tensor(out);
-    cuda.launch_as(kernels::GATHER, Cuda::raw(x.dtype()), cuda.linear(count), args)
+    cuda.launch_as(kernels::GATHER, Cuda::raw(x.dtype().size()), cuda.linear(count), args)
 }
 
 /// Longest lines for which each term looks at all others.

@@ -1,9 +1,9 @@
 //! Launching kernels: arguments by value, grids that fit any size.
 
+use super::Cuda;
 use super::error::Check;
 use super::kernels::Kernel;
 use super::memory::pointer;
-use super::{Cuda, gpu};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -92,7 +92,7 @@ impl Cuda {
         grid: Grid,
         args: Args,
     ) -> Result<()> {
-        self.launch_as(kernel, gpu::scalar_name(dtype), grid, args)
+        self.launch_as(kernel, dtype.name(), grid, args)
     }
 
     /// Enqueues a kernel as built for elements of `scalar`: a dtype's name, or `b16`, `b32`, `b64`
@@ -134,9 +134,9 @@ impl Cuda {
         .check(kernel.name)
     }
 
-    /// A kernel for data of `dtype` that only moves elements: which build of it.
-    pub(super) fn raw(dtype: DType) -> &'static str {
-        match dtype.size() {
+    /// A kernel that only moves elements of `size` bytes: which build of it.
+    pub(super) fn raw(size: usize) -> &'static str {
+        match size {
             2 => "b16",
             4 => "b32",
             _ => "b64",

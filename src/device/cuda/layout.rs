@@ -44,16 +44,18 @@ impl<const N: usize> Axes<N> {
     /// The space of `dims`; each list of strides has one for every axis, 0 where the operand
     /// stretches.
     pub(super) fn new(dims: &[usize], strides: [&[usize]; N]) -> Axes<N> {
+        let axis = |(i, &extent)| Axis { extent, strides: strides.map(|strides| strides[i]) };
+        Axes::merged(dims.iter().enumerate().map(axis))
+    }
+
+    /// The space of these axes, outermost first.
+    pub(super) fn merged(list: impl IntoIterator<Item = Axis<N>>) -> Axes<N> {
         const { assert!(N <= OPERANDS) };
         let mut axes = SmallVec::<[Axis<N>; MOST_AXES]>::new();
-        for (i, &extent) in dims.iter().enumerate() {
-            if extent == 1 {
-                continue;
-            }
-            let axis = Axis { extent, strides: strides.map(|strides| strides[i]) };
+        for axis in list.into_iter().filter(|axis| axis.extent != 1) {
             match axes.last_mut() {
                 Some(last) if last.continues(&axis) => {
-                    *last = Axis { extent: last.extent.saturating_mul(extent), ..axis };
+                    *last = Axis { extent: last.extent.saturating_mul(axis.extent), ..axis };
                 }
                 _ => axes.push(axis),
             }

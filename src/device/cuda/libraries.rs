@@ -43,8 +43,6 @@ const DRIVER: &[&str] = &[
     "cuStreamSynchronize",
     "cuModuleLoadDataEx",
     "cuModuleGetFunction",
-    "cuFuncGetAttribute",
-    "cuFuncSetAttribute",
     "cuLaunchKernel",
     "cuGetErrorName",
     "cuGetErrorString",

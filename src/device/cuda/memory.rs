@@ -9,6 +9,7 @@ use super::error::Check;
 use super::gpu::Gpu;
 use crate::device::Buffer;
 use crate::error::{Error, Result};
+use crate::memory::DriverMemory;
 use crate::tensor::{Storage, Tensor};
 use cudarc::driver::sys;
 use parking_lot::Mutex;
@@ -29,15 +30,6 @@ pub(super) struct Stream {
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
-
-/// What the driver says of a pool, in bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PoolFigures {
-    pub(super) reserved: u64,
-    pub(super) reserved_peak: u64,
-    pub(super) used: u64,
-    pub(super) used_peak: u64,
-}
 
 impl Stream {
     pub(super) fn new(gpu: Arc<Gpu>) -> Result<Arc<Stream>> {
@@ -80,7 +72,6 @@ impl Stream {
             match take() {
                 // What was freed and not yet reached by the stream may be enough.
                 Err(Error::OutOfMemory { .. }) => {
-                    self.synchronize()?;
                     self.trim()?;
                     take().map_err(refused)?;
                 }
@@ -104,9 +95,10 @@ impl Stream {
         unsafe { sys::cuMemPoolTrimTo(self.pool, 0) }.check("cuMemPoolTrimTo")
     }
 
-    pub(super) fn figures(&self) -> Result<PoolFigures> {
+    /// What the driver says of the pool and of the GPU.
+    pub(super) fn figures(&self) -> Result<DriverMemory> {
         use sys::CUmemPool_attribute::*;
-        self.gpu.enter()?;
+        let (free, total) = self.gpu.memory()?;
         let read = |attribute| {
             let mut value = 0u64;
             // SAFETY: these attributes are 64-bit numbers.
@@ -116,11 +108,13 @@ impl Stream {
             .check("cuMemPoolGetAttribute")?;
             Ok::<u64, Error>(value)
         };
-        Ok(PoolFigures {
-            reserved: read(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
-            reserved_peak: read(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?,
-            used: read(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
-            used_peak: read(CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
+        Ok(DriverMemory {
+            pool_used: read(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
+            pool_used_peak: read(CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
+            pool_reserved: read(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
+            pool_reserved_peak: read(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?,
+            free,
+            total,
         })
     }
 
@@ -152,17 +146,23 @@ impl Stream {
     /// Copies from the host, by way of pinned memory. When it returns, `data` has been read.
     pub(super) fn write(&self, address: u64, data: &[u8]) -> Result<()> {
         self.gpu.enter()?;
-        self.staged(data.len(), |half, offset, length, wait| {
-            wait()?;
-            half[..length].copy_from_slice(&data[offset..offset + length]);
-            // SAFETY: pinned memory of `length` bytes at least, and a range of the buffer; the half
-            // is not touched again before `wait` has returned for it.
+        let mut held = self.staging.lock();
+        let staging = Staging::ready(&mut held)?;
+        for (piece, data) in data.chunks(HALF).enumerate() {
+            let which = piece % 2;
+            staging.wait(which)?;
+            let half = &mut staging.half(which)[..data.len()];
+            half.copy_from_slice(data);
+            // SAFETY: pinned memory of that length, and a range of the buffer; the half is not
+            // touched again before it has been waited for.
             unsafe {
-                let from = half.as_ptr().cast();
-                sys::cuMemcpyHtoDAsync_v2(address + offset as u64, from, length, self.raw)
+                let (to, from) = (address + (piece * HALF) as u64, half.as_ptr().cast());
+                sys::cuMemcpyHtoDAsync_v2(to, from, data.len(), self.raw)
             }
-            .check("cuMemcpyHtoDAsync")
-        })
+            .check("cuMemcpyHtoDAsync")?;
+            staging.record(which, self.raw)?;
+        }
+        Ok(())
     }
 
     /// Copies to the host, by way of pinned memory, after everything enqueued before.
@@ -190,24 +190,6 @@ impl Stream {
         if let Some((which, offset, length)) = pending {
             staging.wait(which)?;
             data[offset..offset + length].copy_from_slice(&staging.half(which)[..length]);
-        }
-        Ok(())
-    }
-
-    /// Calls `copy` with each piece of a copy of `bytes` bytes, the halves of the staging memory in
-    /// turn, and what waits until the half is free.
-    fn staged(
-        &self,
-        bytes: usize,
-        mut copy: impl FnMut(&mut [u8], usize, usize, &dyn Fn() -> Result<()>) -> Result<()>,
-    ) -> Result<()> {
-        let mut held = self.staging.lock();
-        let staging = Staging::ready(&mut held)?;
-        for (piece, offset) in (0..bytes).step_by(HALF).enumerate() {
-            let which = piece % 2;
-            let event = staging.events[which];
-            copy(staging.half(which), offset, HALF.min(bytes - offset), &|| wait(event))?;
-            staging.record(which, self.raw)?;
         }
         Ok(())
     }
@@ -344,15 +326,11 @@ impl Staging {
         unsafe { sys::cuEventRecord(self.events[which], stream) }.check("cuEventRecord")
     }
 
+    /// Waits until a half is free; one that was never used is.
     fn wait(&self, which: usize) -> Result<()> {
-        wait(self.events[which])
+        // SAFETY: the event is valid.
+        unsafe { sys::cuEventSynchronize(self.events[which]) }.check("cuEventSynchronize")
     }
-}
-
-/// Waits for an event; one that was never recorded is over.
-fn wait(event: sys::CUevent) -> Result<()> {
-    // SAFETY: the event is valid.
-    unsafe { sys::cuEventSynchronize(event) }.check("cuEventSynchronize")
 }
 
 impl Drop for Staging {

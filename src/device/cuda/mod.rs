@@ -31,13 +31,13 @@ mod softmax;
 mod sums;
 mod update;
 
-use super::backend::{Backend, Buffer, DriverMemory, Query, Terms};
+use super::backend::{Backend, Buffer, Query, Terms};
 use super::options::CudaOptions;
 use super::philox::Stream as RandomStream;
 use super::spec::*;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::memory::{Meter, Purpose, Reservation};
+use crate::memory::{DriverMemory, Meter, Purpose, Reservation};
 use crate::plan::Candidate;
 use crate::tensor::{Storage, Tensor};
 use cublas::Cublas;
@@ -162,16 +162,7 @@ impl Backend for Cuda {
     }
 
     fn driver_memory(&self) -> Option<DriverMemory> {
-        let figures = self.stream.figures().ok()?;
-        let (free, total) = self.gpu().memory().ok()?;
-        Some(DriverMemory {
-            pool_used: figures.used,
-            pool_used_peak: figures.used_peak,
-            pool_reserved: figures.reserved,
-            pool_reserved_peak: figures.reserved_peak,
-            free,
-            total,
-        })
+        self.stream.figures().ok()
     }
 
     fn reset_driver_peaks(&self) {

@@ -3,7 +3,7 @@
 use super::elementwise::pass;
 use super::launch::Args;
 use super::layout::Axes;
-use super::{Cuda, gpu, kernels};
+use super::{Cuda, kernels};
 use crate::device::philox::Stream;
 use crate::device::spec::Distribution;
 use crate::dtype::DType;
@@ -46,7 +46,7 @@ pub(super) fn dropout(cuda: &Cuda, p: f64, stream: Stream, x: &Tensor, out: &Ten
     let threshold = (p * (1u64 << 53) as f64).ceil() as u64;
     let scale = 1.0 / (1.0 - p);
     let axes = Axes::flat(out.elements(), [x]);
-    let kernel = (kernels::DROPOUT, gpu::scalar_name(out.dtype()));
+    let kernel = (kernels::DROPOUT, out.dtype().name());
     pass(cuda, kernel, &axes, [x], out, |args| {
         args.value(stream.seed).value(stream.stream).value(threshold).value(scale)
     })

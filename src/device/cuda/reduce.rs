@@ -3,7 +3,7 @@
 use super::elementwise::{binary_code, pass, unary};
 use super::layout::Axes;
 use super::sums::{CHOSEN, FUNCTION, GRADIENT, STORED, Sum, Terms};
-use super::{Cuda, gpu, kernels};
+use super::{Cuda, kernels};
 use crate::device::spec::{Binary, Side, Unary};
 use crate::error::Result;
 use crate::shape::Shape;
@@ -117,7 +117,7 @@ fn function(cuda: &Cuda, f: Binary, operands: [&Tensor; 2], out: &Tensor) -> Res
     }
     let axes = Axes::over(&full, operands);
     let kernel = if axes.rank() <= 1 { kernels::BINARY_FLAT } else { kernels::BINARY };
-    let kernel = (kernel, gpu::scalar_name(out.dtype()));
+    let kernel = (kernel, out.dtype().name());
     pass(cuda, kernel, &axes, operands, out, |args| args.value(code).value(p))
 }
 
@@ -134,7 +134,7 @@ fn gradient(
     if full.elements() != out.elements() {
         return add_up(cuda, &GRADIENT, &operands, (code, p), side, 1.0, out);
     }
-    let kernel = (kernels::BINARY_GRADIENT_MAP, gpu::scalar_name(out.dtype()));
+    let kernel = (kernels::BINARY_GRADIENT_MAP, out.dtype().name());
     pass(cuda, kernel, &Axes::over(&full, operands), operands, out, |args| {
         args.value(code).value(side).value(p)
     })
@@ -152,7 +152,7 @@ pub(super) fn select_gradient(
     if full.elements() != out.elements() {
         return add_up(cuda, &CHOSEN, &operands, (0, 0.0), side, 1.0, out);
     }
-    let kernel = (kernels::SELECT_GRADIENT_MAP, gpu::scalar_name(out.dtype()));
+    let kernel = (kernels::SELECT_GRADIENT_MAP, out.dtype().name());
     let axes = Axes::over(&full, operands);
     pass(cuda, kernel, &axes, operands, out, |args| args.value(side))
 }

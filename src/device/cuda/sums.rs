@@ -44,17 +44,10 @@ const DEEP: usize = 4;
 const MANY: usize = 1 << 15;
 const FEW: usize = 64;
 
-fn space(list: &[Axis<3>]) -> Axes<3> {
-    let dims: SmallVec<[usize; 8]> = list.iter().map(|axis| axis.extent).collect();
-    let strides = [0, 1, 2]
-        .map(|k| list.iter().map(|axis| axis.strides[k]).collect::<SmallVec<[usize; 8]>>());
-    Axes::new(&dims, strides.each_ref().map(|strides| &strides[..]))
-}
-
 /// All axes but the innermost, and the innermost.
 fn split(axes: &Axes<3>) -> (Axes<3>, Axis<3>) {
     let outer = axes.axes().split_last().map_or(&[][..], |(_, outer)| outer);
-    (space(outer), axes.inner())
+    (Axes::merged(outer.iter().copied()), axes.inner())
 }
 
 fn wide_strides(strides: [usize; 3]) -> [u64; 3] {
@@ -78,7 +71,7 @@ impl Sum<'_> {
                 lists[usize::from(by_row)].push(Axis { extent, strides });
             }
         }
-        let [kept, reduced] = lists.each_ref().map(|list| space(list));
+        let [kept, reduced] = lists.map(Axes::merged);
         let (outer, run) = split(&reduced);
         if by_row && (run.extent >= SHORT_RUN || outer.elements() == 1 || kept.rank() == 0) {
             return self.rows(cuda, &kept, &outer, run);

@@ -164,14 +164,6 @@ impl Cost {
         self.seconds(&self.whole("depthwise"))
     }
 
-    /// Whether a product has too few tiles for the chip and sums that can be cut.
-    pub(super) fn few_tiles(&self, product: &Product) -> bool {
-        let tiles = product.batch as f64
-            * (product.m as f64 / 128.0).ceil()
-            * (product.n as f64 / 128.0).ceil();
-        tiles < self.multiprocessors && product.k >= 4096
-    }
-
     pub(super) fn product(&self, name: &str, method: &product::Method, calls: &Calls) -> f64 {
         let g = &self.geometry;
         let [x, y, _] = self.bytes(g.batch, g.kernel);

@@ -2,10 +2,10 @@
 //! channels a group. See `kernels/depthwise.cu`.
 
 use super::direct::Sizes;
+use crate::device::cuda::Cuda;
 use crate::device::cuda::gemm_kernel::{Pieces, sum_size};
 use crate::device::cuda::kernels;
 use crate::device::cuda::launch::{Args, Grid};
-use crate::device::cuda::{Cuda, SCRATCH_BYTES};
 use crate::device::spec::ConvGeometry;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -108,8 +108,7 @@ pub(super) fn weight_gradient(
     };
     let blocks = pairs.saturating_mul(g.kernel.div_ceil(taps));
     let wanted = (cuda.gpu().properties.multiprocessors * 16).div_ceil(blocks).min(terms / 2048);
-    let held = SCRATCH_BYTES / sum_size(dtype) / elements;
-    let pieces = Pieces::new(cuda, wanted.min(held).min(512));
+    let pieces = Pieces::new(cuda, wanted.min(Pieces::held(elements, dtype)).min(512));
     let args = Args::new().value(Sizes::new(g)).value(x).value(dy).value(dw);
     let args = args.value(pieces.partial).value(pieces.count as u64);
     let grid = Grid::new(blocks.saturating_mul(pieces.count), 256);

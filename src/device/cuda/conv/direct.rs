@@ -2,10 +2,10 @@
 //! there are few rows. See `kernels/conv_direct.cu`.
 
 use super::depthwise;
+use crate::device::cuda::Cuda;
 use crate::device::cuda::gemm_kernel::{Pieces, area_ratio, sum_size, tiles};
 use crate::device::cuda::kernels::{self, Kernel};
 use crate::device::cuda::launch::{Args, Grid};
-use crate::device::cuda::{Cuda, SCRATCH_BYTES};
 use crate::device::spec::ConvGeometry;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -206,7 +206,7 @@ pub(super) fn useful_pieces(cuda: &Cuda, geometry: &ConvGeometry, dtype: DType) 
         return 1;
     }
     let (_, blocks) = weight_tiles(cuda, geometry, dtype);
-    let held = SCRATCH_BYTES / sum_size(dtype) / elements;
+    let held = Pieces::held(elements, dtype);
     let wanted = Pieces::wanted(cuda, blocks, terms);
     if wanted > held.max(1) * 3 / 2 { wanted } else { 1 }
 }

@@ -24,10 +24,8 @@ use cost::Cost;
 
 /// Which method a [`Candidate`] is: its `code`.
 mod code {
-    /// Our implicit product, without workspace.
+    /// Our implicit product, without workspace or with its sums cut into pieces there.
     pub(super) const DIRECT: u32 = 0;
-    /// The same with its sums cut into pieces in the workspace.
-    pub(super) const DIRECT_PIECES: u32 = 1;
     pub(super) const DEPTHWISE: u32 = 2;
     /// Products through cuBLAS: see `product`.
     pub(super) const PRODUCT: u32 = 16;
@@ -117,14 +115,14 @@ pub(super) fn candidates(
         if pieces > 1 {
             let workspace = direct::pieces_workspace(geometry, dtype, pieces);
             let seconds = cost.direct(pieces);
-            all.push(own("direct", code::DIRECT_PIECES, workspace, seconds, pieces));
+            all.push(own("direct", code::DIRECT, workspace, seconds, pieces));
         }
     }
     if depthwise::takes(geometry) {
         all.push(own("depthwise", code::DEPTHWISE, 0, cost.depthwise(), 1));
     }
     if cuda.cublas().is_some() {
-        all.extend(product::candidates(&question, &cost, terms.cap));
+        all.extend(product::candidates(cuda, &question, &cost, terms.cap));
     }
     if cuda.cudnn().is_some() {
         all.extend(cudnn::candidates(cuda, &question, &cost, terms.cap));
@@ -164,7 +162,7 @@ pub(super) fn run(
                 depthwise::weight_gradient(cuda, geometry, dtype, at.x, at.y, at.w)
             }
         },
-        code::DIRECT | code::DIRECT_PIECES => match pass {
+        code::DIRECT => match pass {
             ConvPass::Forward => direct::forward(cuda, geometry, dtype, at.x, at.w, at.bias, at.y),
             ConvPass::InputGradient => {
                 direct::input_gradient(cuda, geometry, dtype, at.y, at.w, at.x)
@@ -180,6 +178,9 @@ pub(super) fn run(
 
 /// In `params[3]` of a candidate that may round f32 to TF32.
 const TF32: u32 = 1;
+
+/// Chunks of a weight gradient in halves: each adds a rounding of the sum so far.
+const MOST_HALF_CHUNKS: usize = 16;
 
 /// The parts of `total` in steps of `chunk`: start and length.
 fn chunks(total: usize, chunk: usize) -> impl Iterator<Item = (usize, usize)> {

@@ -10,7 +10,10 @@ use super::super::Cuda;
 use super::super::cublas::{Operand, Product};
 use super::super::gemm::LARGE_WORKSPACE;
 use super::cost::Cost;
-use super::{Addresses, Question, TF32, chunks, code, fitting_chunk, layout, unfold};
+use super::unfold::Held;
+use super::{
+    Addresses, MOST_HALF_CHUNKS, Question, TF32, chunks, code, fitting_chunk, layout, unfold,
+};
 use crate::device::spec::ConvPass;
 use crate::error::Result;
 use crate::plan::Candidate;
@@ -70,9 +73,6 @@ pub(super) struct Calls {
 
 /// Calls of the library in one operation, past which their launches would be most of the time.
 const MOST_CALLS: usize = 256;
-
-/// Chunks of a weight gradient in halves: each adds a rounding of the sum so far.
-const MOST_HALF_CHUNKS: usize = 16;
 
 impl Method {
     /// Elements of the columns (or the packed `x`) and of the packed `y` of a chunk.
@@ -159,8 +159,14 @@ impl Method {
     }
 }
 
-pub(super) fn candidates(question: &Question<'_>, cost: &Cost, cap: u64) -> Vec<Candidate> {
+pub(super) fn candidates(
+    cuda: &Cuda,
+    question: &Question<'_>,
+    cost: &Cost,
+    cap: u64,
+) -> Vec<Candidate> {
     let g = question.geometry;
+    let multiprocessors = cuda.gpu().properties.multiprocessors;
     let pointwise = g.kernel == 1 && g.stride == 1 && g.pad_left == 0 && g.pad_right == 0;
     let mut all = Vec::new();
     for form in FORMS.into_iter().filter(|form| form.unfolds() != pointwise) {
@@ -174,7 +180,7 @@ pub(super) fn candidates(question: &Question<'_>, cost: &Cost, cap: u64) -> Vec<
             let product = method.calls(question, method.chunk).product;
             let more = Method { library: LARGE_WORKSPACE, ..method };
             let room = workspace.saturating_add(LARGE_WORKSPACE) <= cap;
-            if room && cost.few_tiles(&product) && more.allowed(question) {
+            if room && product.few_tiles(multiprocessors) && more.allowed(question) {
                 all.push(candidate(question, cost, more, workspace + LARGE_WORKSPACE));
             }
         };
@@ -290,6 +296,16 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// Where unfolded columns lie.
+    fn held(&self, samples: usize) -> Held {
+        let g = self.question.geometry;
+        if self.method.form.packed() {
+            Held::packed(g, samples)
+        } else {
+            Held::by_sample(g, samples)
+        }
+    }
+
     /// `x` to columns.
     fn gather(&self, samples: usize, x: u64, columns: u64) -> Result<()> {
         let (g, dtype) = (self.question.geometry, self.question.dtype);
@@ -298,8 +314,9 @@ impl Job<'_> {
             Form::PointwisePacked => {
                 unfold::pack(self.cuda, dtype, samples, g.in_channels, g.in_length, x, columns)
             }
-            Form::UnfoldSamples => unfold::columns(self.cuda, g, dtype, samples, x, columns),
-            Form::UnfoldPacked => unfold::packed_columns(self.cuda, g, dtype, samples, x, columns),
+            Form::UnfoldSamples | Form::UnfoldPacked => {
+                unfold::unfold(self.cuda, g, dtype, self.held(samples), x, columns)
+            }
         }
     }
 
@@ -311,8 +328,9 @@ impl Job<'_> {
             Form::PointwisePacked => {
                 unfold::unpack(self.cuda, dtype, samples, g.in_channels, g.in_length, columns, 0, x)
             }
-            Form::UnfoldSamples => unfold::fold(self.cuda, g, dtype, samples, columns, x),
-            Form::UnfoldPacked => unfold::fold_packed(self.cuda, g, dtype, samples, columns, x),
+            Form::UnfoldSamples | Form::UnfoldPacked => {
+                unfold::fold(self.cuda, g, dtype, self.held(samples), columns, x)
+            }
         }
     }
 

@@ -95,10 +95,10 @@ pub(super) fn unpack(
     exchange(cuda, dtype, [channels, samples, length], from, bias, to)
 }
 
-/// Where columns lie.
+/// Where the columns of a chunk lie.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Held {
+pub(super) struct Held {
     samples: u64,
     sample_step: u64,
     row_step: u64,
@@ -106,19 +106,20 @@ struct Held {
 
 impl Held {
     /// `[samples, groups, C_in/g·K, L_out]`.
-    fn by_sample(g: &ConvGeometry, samples: usize) -> Held {
+    pub(super) fn by_sample(g: &ConvGeometry, samples: usize) -> Held {
         let sample_step = (g.in_channels * g.kernel * g.out_length) as u64;
         Held { samples: samples as u64, sample_step, row_step: g.out_length as u64 }
     }
 
     /// `[groups, C_in/g·K, samples·L_out]`.
-    fn packed(g: &ConvGeometry, samples: usize) -> Held {
+    pub(super) fn packed(g: &ConvGeometry, samples: usize) -> Held {
         let (sample_step, row_step) = (g.out_length as u64, (samples * g.out_length) as u64);
         Held { samples: samples as u64, sample_step, row_step }
     }
 }
 
-fn unfold(
+/// `x` to its columns.
+pub(super) fn unfold(
     cuda: &Cuda,
     g: &ConvGeometry,
     dtype: DType,
@@ -136,7 +137,8 @@ fn unfold(
     cuda.launch(kernels::UNFOLD, dtype, Grid::new(blocks, threads), args)
 }
 
-fn fold_held(
+/// The adjoint of [`unfold`]: writes every element of the chunk's `dx`.
+pub(super) fn fold(
     cuda: &Cuda,
     g: &ConvGeometry,
     dtype: DType,
@@ -152,52 +154,4 @@ fn fold_held(
     let blocks = g.in_channels.saturating_mul(positions.div_ceil(threads));
     let args = Args::new().value(Sizes::new(g)).value(held).value(columns).value(dx);
     cuda.launch(kernels::FOLD, dtype, Grid::new(blocks, threads), args)
-}
-
-/// `x` to `[samples, groups, C_in/g·K, L_out]`.
-pub(super) fn columns(
-    cuda: &Cuda,
-    geometry: &ConvGeometry,
-    dtype: DType,
-    samples: usize,
-    x: u64,
-    columns: u64,
-) -> Result<()> {
-    unfold(cuda, geometry, dtype, Held::by_sample(geometry, samples), x, columns)
-}
-
-/// `x` to `[groups, C_in/g·K, samples·L_out]`.
-pub(super) fn packed_columns(
-    cuda: &Cuda,
-    geometry: &ConvGeometry,
-    dtype: DType,
-    samples: usize,
-    x: u64,
-    columns: u64,
-) -> Result<()> {
-    unfold(cuda, geometry, dtype, Held::packed(geometry, samples), x, columns)
-}
-
-/// The adjoint of [`columns`]: writes every element of the chunk's `dx`.
-pub(super) fn fold(
-    cuda: &Cuda,
-    geometry: &ConvGeometry,
-    dtype: DType,
-    samples: usize,
-    columns: u64,
-    dx: u64,
-) -> Result<()> {
-    fold_held(cuda, geometry, dtype, Held::by_sample(geometry, samples), columns, dx)
-}
-
-/// The adjoint of [`packed_columns`].
-pub(super) fn fold_packed(
-    cuda: &Cuda,
-    geometry: &ConvGeometry,
-    dtype: DType,
-    samples: usize,
-    columns: u64,
-    dx: u64,
-) -> Result<()> {
-    fold_held(cuda, geometry, dtype, Held::packed(geometry, samples), columns, dx)
 }

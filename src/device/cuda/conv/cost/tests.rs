@@ -38,7 +38,6 @@ fn h200() -> Properties {
         name: String::new(),
         compute_capability: (9, 0),
         multiprocessors: 132,
-        shared_per_block: 227 << 10,
         memory_bytes: 141 << 30,
         clock_khz: 1_980_000,
         memory_clock_khz: 3_201_000,

@@ -10,7 +10,7 @@ mod run;
 pub(super) use run::run;
 
 use super::cost::Cost;
-use super::{Question, chunks, code, fitting_chunk};
+use super::{MOST_HALF_CHUNKS, Question, chunks, code, fitting_chunk};
 use crate::device::cuda::Cuda;
 use crate::device::cuda::cudnn::{Cudnn, Lines, Math, Offer, Problem, algorithm_name};
 use crate::device::spec::ConvPass;
@@ -32,9 +32,6 @@ pub(super) struct Method {
 /// The tiled FFT works on tiles of 32, of which the taps leave fewer and fewer as results: past this
 /// many, blocks of taps are offered too.
 const TAPS_A_TILE: usize = 11;
-
-/// Chunks of a weight gradient in halves: each adds a rounding of the sum so far.
-const MOST_HALF_CHUNKS: usize = 16;
 
 /// Where the parts of a workspace begin, and what they are for.
 #[derive(Clone, Copy, Default)]
@@ -97,25 +94,18 @@ impl Method {
             Some(start)
         };
         let samples = |each: usize| self.chunk.checked_mul(each);
+        let (mut x, mut y, mut w) = (None, None, None);
         if self.channels_last || self.pads(question) {
             let each = g.in_channels.checked_mul(self.staged_length(question))?;
-            let start = take(samples(each)?)?;
-            staging.x = Some(start);
+            x = Some(take(samples(each)?)?);
         }
-        let mut take = |elements: usize| {
-            let start = staging.bytes;
-            staging.bytes = start.checked_add(question.bytes(elements))?;
-            Some(start)
-        };
         if self.channels_last {
-            let start = take(samples(question.y_sample())?)?;
-            let w = take(question.w_elements())?;
-            (staging.y, staging.w) = (Some(start), Some(w));
+            y = Some(take(samples(question.y_sample())?)?);
+            w = Some(take(question.w_elements())?);
         } else if self.in_blocks(question) {
-            let start = take(question.w_elements() / g.kernel * self.taps)?;
-            staging.w = Some(start);
+            w = Some(take(question.w_elements() / g.kernel * self.taps)?);
         }
-        Some(staging)
+        Some(Staging { x, y, w, ..staging })
     }
 
     /// The problem that the library is given for `batch` samples and `taps` taps.

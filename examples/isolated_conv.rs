@@ -132,6 +132,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .padding(Padding::Same)
         .dtype(arguments.dtype.into())
         .build(device)?;
+    println!("{device}: {}", device.description());
     println!(
         "Conv1d {inputs} → {outputs}, kernel {}, length {}, {} on {device}, workspace cap {} bytes",
         arguments.kernel,

@@ -241,6 +241,32 @@ pub enum DenseLayout {
     Rows,
 }
 
+/// How the entries of a sparse matrix are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Form {
+    /// Compressed rows: offsets, 32-bit columns, values.
+    Csr,
+    /// Column strips of so many columns, each compressed rows of its own whose columns are 16-bit
+    /// numbers counted from the strip's first: `sparse::tiled`.
+    Tiled {
+        /// Columns of a strip.
+        strip: usize,
+    },
+    /// Compressed rows in the host's pinned memory, from where products copy them in chunks.
+    Streamed,
+}
+
+/// One stored matrix, as the planner sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StoredSpec {
+    /// How its entries are kept.
+    pub form: Form,
+    /// Entries of its longest row.
+    pub longest: usize,
+    /// Rows that have entries.
+    pub filled: usize,
+}
+
 /// One sparse product, as the planner sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SparseSpec {
@@ -256,8 +282,14 @@ pub struct SparseSpec {
     pub cols: usize,
     /// Stored entries of A.
     pub nnz: usize,
-    /// Whether a transposed copy of A is resident.
-    pub stored_transpose: bool,
+    /// A as it is stored.
+    pub stored: StoredSpec,
+    /// The transposed copy of A that is resident too, if one is.
+    pub transpose: Option<StoredSpec>,
+    /// Whether the values are given apart from the matrix, row by row, whatever its form.
+    pub values_apart: bool,
+    /// Whether the product is added to what the result holds.
+    pub accumulate: bool,
 }
 
 /// One optimiser update of one parameter, in place.

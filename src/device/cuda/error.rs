@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use cudarc::driver::sys::CUresult;
-use cudarc::{cublas, cudnn};
+use cudarc::{cublas, cudnn, cusparse};
 
 pub(super) fn unavailable(ordinal: usize, reason: impl Into<String>) -> Error {
     Error::DeviceNotAvailable { device: format!("cuda:{ordinal}"), reason: reason.into() }
@@ -39,6 +39,15 @@ impl Check for cudnn::sys::cudnnStatus_t {
     fn check(self, call: &'static str) -> Result<()> {
         match self {
             cudnn::sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS => Ok(()),
+            status => Err(Error::driver(call, format!("{status:?}"))),
+        }
+    }
+}
+
+impl Check for cusparse::sys::cusparseStatus_t {
+    fn check(self, call: &'static str) -> Result<()> {
+        match self {
+            cusparse::sys::cusparseStatus_t::CUSPARSE_STATUS_SUCCESS => Ok(()),
             status => Err(Error::driver(call, format!("{status:?}"))),
         }
     }

@@ -3,6 +3,7 @@
 
 use super::cublas::Cublas;
 use super::cudnn::Cudnn;
+use super::cusparse::Cusparse;
 use super::error::{Check, unavailable};
 use super::kernels::{Family, Kernel};
 use super::libraries;
@@ -26,6 +27,7 @@ pub(super) struct Gpu {
     /// The library's handle, with a lock that whoever enqueues work through it holds.
     pub(super) cublas: Option<Mutex<Cublas>>,
     pub(super) cudnn: Option<Mutex<Cudnn>>,
+    pub(super) cusparse: Option<Mutex<Cusparse>>,
     /// What the libraries took when they started and no device has been charged with yet.
     uncharged: AtomicU64,
 }
@@ -103,6 +105,7 @@ impl Gpu {
             description: String::new(),
             cublas: None,
             cudnn: None,
+            cusparse: None,
             uncharged: AtomicU64::new(0),
         };
         gpu.enter()?;
@@ -111,9 +114,12 @@ impl Gpu {
         let cudnn = libraries::cudnn().and_then(|version| {
             Cudnn::new().map(|cudnn| (cudnn, version)).map_err(|error| error.to_string())
         });
-        gpu.description = describe(&gpu.properties, &cublas, &cudnn);
+        let cusparse =
+            libraries::cusparse().and_then(|()| Cusparse::new().map_err(|e| e.to_string()));
+        gpu.description = describe(&gpu.properties, &cublas, &cudnn, &cusparse);
         gpu.cublas = cublas.ok().map(Mutex::new);
         gpu.cudnn = cudnn.ok().map(|(cudnn, _)| Mutex::new(cudnn));
+        gpu.cusparse = cusparse.ok().map(Mutex::new);
         let (left, _) = gpu.memory()?;
         gpu.uncharged.store(free.saturating_sub(left), Ordering::Relaxed);
         Ok(gpu)
@@ -185,6 +191,7 @@ fn describe(
     properties: &Properties,
     cublas: &Result<Cublas, String>,
     cudnn: &Result<(Cudnn, usize), String>,
+    cusparse: &Result<Cusparse, String>,
 ) -> String {
     let (major, minor) = properties.compute_capability;
     let cublas = match cublas {
@@ -195,8 +202,15 @@ fn describe(
         Ok((_, version)) => format!("version {version}"),
         Err(reason) => reason.clone(),
     };
+    let cusparse = match cusparse {
+        Ok(cusparse) => format!("version {}", cusparse.version()),
+        Err(reason) => reason.clone(),
+    };
     let name = &properties.name;
-    format!("{name}, compute capability {major}.{minor}; cuBLAS: {cublas}; cuDNN: {cudnn}")
+    format!(
+        "{name}, compute capability {major}.{minor}; cuBLAS: {cublas}; cuDNN: {cudnn}; \
+         cuSPARSE: {cusparse}"
+    )
 }
 
 /// How many GPUs the driver sees; none without a driver.

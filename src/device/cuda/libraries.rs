@@ -2,7 +2,7 @@
 //! is missing, too old, or lacks a function that is called here counts as absent, so that nothing
 //! later can trip over it.
 
-use cudarc::{cublas, cudnn, driver};
+use cudarc::{cublas, cudnn, cusparse, driver};
 use libloading::Library;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,23 @@ const CUDNN: &[&str] = &[
     "cudnnConvolutionBackwardFilter",
 ];
 
+const CUSPARSE: &[&str] = &[
+    "cusparseCreate",
+    "cusparseGetVersion",
+    "cusparseSetStream",
+    "cusparseSetPointerMode",
+    "cusparseCreateConstCsr",
+    "cusparseDestroySpMat",
+    "cusparseCreateDnVec",
+    "cusparseDestroyDnVec",
+    "cusparseCreateDnMat",
+    "cusparseDestroyDnMat",
+    "cusparseSpMV_bufferSize",
+    "cusparseSpMV",
+    "cusparseSpMM_bufferSize",
+    "cusparseSpMM",
+];
+
 /// Whether the driver is there and answers, or why not.
 pub(super) fn driver() -> Result<(), String> {
     static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
@@ -130,6 +147,21 @@ pub(super) fn cudnn() -> Result<usize, String> {
             return Err(format!("version {version} was found; 9 or later is needed"));
         }
         Ok(version)
+    };
+    FOUND.get_or_init(look).clone()
+}
+
+/// Whether cuSPARSE can be used, or why not.
+pub(super) fn cusparse() -> Result<(), String> {
+    static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
+    let look = || {
+        // The library links itself to the first, which may lie in a folder that the loader does not
+        // know.
+        let names = ["libnvJitLink.so", "libcusparse.so"];
+        // SAFETY: as for the driver.
+        find(&names, || unsafe { cusparse::sys::is_culib_present() })?;
+        // SAFETY: the library is there, as was just seen.
+        lacks(missing(unsafe { cusparse::sys::culib() }, CUSPARSE))
     };
     FOUND.get_or_init(look).clone()
 }

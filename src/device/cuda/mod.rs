@@ -1,6 +1,6 @@
-//! NVIDIA GPUs: our own kernels, and cuBLAS and cuDNN where they are found. This file only hands each
-//! method on; every family of kernels has a file of its own, beside a file of the same name in
-//! `kernels/`.
+//! NVIDIA GPUs: our own kernels, and cuBLAS, cuDNN and cuSPARSE where they are found. This file only
+//! hands each method on; every family of kernels has a file of its own, beside a file of the same name
+//! in `kernels/`.
 
 mod argmax;
 mod compare;
@@ -9,6 +9,7 @@ mod copy;
 mod cross_entropy;
 mod cublas;
 mod cudnn;
+mod cusparse;
 mod elementwise;
 mod error;
 mod gemm;
@@ -43,6 +44,7 @@ use crate::tensor::{Storage, Tensor};
 use cublas::Cublas;
 use cudarc::driver::sys;
 use cudnn::Cudnn;
+use cusparse::Cusparse;
 use gpu::Gpu;
 use memory::{DeviceBuffer, Stream, pointer};
 use parking_lot::Mutex;
@@ -98,6 +100,11 @@ impl Cuda {
     /// cuDNN, where it is here and may be used.
     fn cudnn(&self) -> Option<&Mutex<Cudnn>> {
         self.gpu().cudnn.as_ref().filter(|_| !self.kernels_only)
+    }
+
+    /// cuSPARSE, where it is here and may be used.
+    fn cusparse(&self) -> Option<&Mutex<Cusparse>> {
+        self.gpu().cusparse.as_ref().filter(|_| !self.kernels_only)
     }
 
     fn stream(&self) -> sys::CUstream {

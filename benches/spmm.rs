@@ -22,7 +22,7 @@ fn products(criterion: &mut Criterion) {
         let twice = a.to_with(&device, options).unwrap();
         let mut group = criterion.benchmark_group(name);
         group.sample_size(10).throughput(Throughput::Bytes(a.bytes() as u64));
-        let values = a.values().to_vec::<f32>().unwrap();
+        let values = a.values().unwrap().to_vec::<f32>().unwrap();
         let indices = vec![1i32; a.nnz()];
         group.bench_function("reading the matrix once", |bencher| {
             bencher.iter(|| {

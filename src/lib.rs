@@ -78,7 +78,8 @@ pub use optim::{Adam, AdamW, Sgd};
 pub use plan::{Candidate, CapGuard, Plan, Tf32Guard, Verdict, Weighed};
 pub use shape::Shape;
 pub use sparse::{
-    BuildError, EntryMap, Index, Offsets, SparseMatrix, SparseOptions, StoredTranspose,
+    BuildError, EntryMap, Index, Offsets, SparseForm, SparseLayout, SparseMatrix, SparseOptions,
+    StoredTranspose,
 };
 pub use tape::{
     Function, GradCheck, Gradients, NoGrad, Parameter, Saves, Tape, Var, checkpoint, gradcheck,

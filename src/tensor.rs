@@ -66,6 +66,20 @@ impl Tensor {
         Ok(Tensor { storage, offset: 0, shape, dtype, uniform: false })
     }
 
+    /// A new tensor in memory of the host that the device reads by itself. The device's meter does
+    /// not count it: it is not the device's memory.
+    pub(crate) fn in_host_memory(
+        op: &'static str,
+        shape: impl Into<Shape>,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let shape = shape.into();
+        let bytes = shape.bytes(dtype, op)?;
+        let storage = Arc::new(device.allocate_host(bytes)?);
+        Ok(Tensor { storage, offset: 0, shape, dtype, uniform: false })
+    }
+
     /// A new tensor for an operation's result.
     pub(crate) fn result(
         op: &'static str,

@@ -142,7 +142,7 @@ fn run_sparse(case: &Value, dtype: DType, device: &Device, apply: bool, view: bo
     for trainable in [false, true] {
         let tape = Tape::new();
         let x = tape.variable(tensor(&oriented("x", cols), shape(cols), dtype, device)).unwrap();
-        let values = tape.variable(a.values().clone()).unwrap();
+        let values = tape.variable(a.values().unwrap()).unwrap();
         let y = product(trainable.then_some(&values), &x);
         assert_close(format!("{id}: y"), y.tensor(), &oriented("y", rows));
         let dy = tensor(&oriented("dy", rows), shape(rows), dtype, device);

@@ -49,7 +49,7 @@ fn forms() -> impl Iterator<Item = Form> {
 fn check(entries: &Entries, width: usize, dtype: DType, form: Form, seed: u64, device: &Device) {
     let what = format!("{}×{} x {width}, {dtype}, {form:?}", entries.rows, entries.cols);
     let given = if form.view { entries.transposed() } else { entries.clone() };
-    let options = SparseOptions { stored_transpose: form.stored, width };
+    let options = SparseOptions { stored_transpose: form.stored, width, ..Default::default() };
     let a = build(&given, dtype).to_with(device, options).unwrap();
     assert_eq!(a.has_stored_transpose(), form.stored == StoredTranspose::Always);
     let a = if form.view { a.transpose() } else { a };
@@ -69,7 +69,7 @@ fn check(entries: &Entries, width: usize, dtype: DType, form: Form, seed: u64, d
     };
     let tape = Tape::new();
     let xv = tape.variable(put(&x, entries.cols)).unwrap();
-    let vv = tape.variable(a.values().clone()).unwrap();
+    let vv = tape.variable(a.values().unwrap()).unwrap();
     let dy_tensor = put(&dy, entries.rows);
     device.reset_peak();
     let y = match (form.trainable, form.apply) {
@@ -164,7 +164,11 @@ fn a_symmetric_matrix_gives_the_same_without_a_transposed_product() {
         for dtype in DType::FLOATS {
             let a = build(&both, dtype).symmetric().unwrap().to(&device).unwrap();
             assert!(a.is_symmetric());
-            let always = SparseOptions { stored_transpose: StoredTranspose::Always, width: 4 };
+            let always = SparseOptions {
+                stored_transpose: StoredTranspose::Always,
+                width: 4,
+                ..Default::default()
+            };
             assert!(!a.to_with(&device, always).unwrap().has_stored_transpose());
             let (x, dy) = (Numbers(1).sixteenths(80), Numbers(2).sixteenths(80));
             for a in [a.clone(), a.transpose()] {

@@ -146,7 +146,7 @@ fn gradients_for_the_values_take_memory_of_the_entries_and_not_of_their_square()
     for device in sparse_kinds().map(Kind::plain) {
         let a = build(&entries, &device);
         let tape = Tape::new();
-        let values = tape.variable(a.values().clone()).unwrap();
+        let values = tape.variable(a.values().unwrap()).unwrap();
         let xv = tape.constant(Tensor::from_slice(&x, [n, width], &device).unwrap());
         device.reset_peak();
         let live = device.live_bytes();
@@ -206,7 +206,11 @@ fn values_that_adam_trains_leave_no_stale_transpose_or_symmetry_behind() {
         };
         let start = entries(places.iter().map(value).collect());
         let fresh = || SparseMatrix::from_coo(n, n, &start.i, &start.j, &start.values).unwrap();
-        let always = SparseOptions { stored_transpose: StoredTranspose::Always, width: 3 };
+        let always = SparseOptions {
+                stored_transpose: StoredTranspose::Always,
+                width: 3,
+                ..Default::default()
+            };
         let matrices = [
             ("plain", fresh().to(&device).unwrap()),
             ("stored transpose", fresh().to_with(&device, always).unwrap()),
@@ -214,7 +218,7 @@ fn values_that_adam_trains_leave_no_stale_transpose_or_symmetry_behind() {
         ];
         for (what, a) in matrices {
             check_now(what, &a, &start, &device);
-            let parameter = Parameter::new("values", a.values().clone()).unwrap();
+            let parameter = Parameter::new("values", a.values().unwrap()).unwrap();
             let options = AdamOptions { rate: 0.1, ..Default::default() };
             let mut adam = Adam::new([parameter.clone()], options).unwrap();
             let x = tensor(&Numbers(3).sixteenths(n * 2), [n, 2], DType::F64, &device);
@@ -231,7 +235,7 @@ fn values_that_adam_trains_leave_no_stale_transpose_or_symmetry_behind() {
             // Laid out again, the transpose is that of the new values.
             let again = a.to_with(&device, always).unwrap();
             assert!(again.has_stored_transpose());
-            check_now(what, &again, &entries(values(a.values())), &device);
+            check_now(what, &again, &entries(values(&a.values().unwrap())), &device);
         }
     }
 }
@@ -244,7 +248,7 @@ fn a_step_between_forward_and_backward_is_noticed() {
         let tape = Tape::new();
         let x = tape.variable(Tensor::ones([1, 2], DType::F64, &device).unwrap()).unwrap();
         let y = a.apply(&x).unwrap().sum().unwrap();
-        a.values().copy_from(&Tensor::ones([2], DType::F64, &device).unwrap()).unwrap();
+        a.values().unwrap().copy_from(&Tensor::ones([2], DType::F64, &device).unwrap()).unwrap();
         let error = y.backward().err().unwrap();
         assert!(error.to_string().contains("sparse apply"), "{error}");
     }
@@ -261,7 +265,7 @@ fn a_stored_transpose_is_taken_only_when_asked_for_or_where_a_limit_leaves_room(
             let device = kind.plain();
             let base = device.live_bytes();
             device.set_memory_limit(Some(base + limit)).unwrap();
-            let options = SparseOptions { stored_transpose, width: 8 };
+            let options = SparseOptions { stored_transpose, width: 8, ..Default::default() };
             let moved = a.to_with(&device, options).unwrap();
             assert_eq!((device.live_bytes() - base) as usize, moved.bytes());
             (moved.has_stored_transpose(), moved.bytes())
@@ -276,7 +280,7 @@ fn a_stored_transpose_is_taken_only_when_asked_for_or_where_a_limit_leaves_room(
         let device = kind.plain();
         let base = device.live_bytes();
         device.set_memory_limit(Some(base + 2 * bytes as u64 - 1)).unwrap();
-        let options = SparseOptions { stored_transpose: always, width: 8 };
+        let options = SparseOptions { stored_transpose: always, width: 8, ..Default::default() };
         assert!(a.to_with(&device, options).is_err());
         assert_eq!(device.live_bytes(), base);
     }

@@ -28,8 +28,9 @@ pub(crate) enum Query {
     Gemm(GemmSpec, DType),
     /// Operands `x, w[, bias]` forward; `dy, w` for the input gradient; `x, dy` for the weights'.
     Conv(ConvPass, ConvGeometry, DType),
-    /// Operands `row_offsets, col_indices, values` (of the transposed copy too, where there is
-    /// one), then `x` (and for the sampled product `g` first, then `x`).
+    /// Operands `row_offsets, col_indices, values` (in the tiled form `pieces` after the first; of
+    /// the transposed copy too, where there is one), then `x` (and for the sampled product `g`
+    /// first, then `x`).
     Sparse(SparseSpec, DType),
 }
 
@@ -46,6 +47,19 @@ pub(crate) struct Terms {
 pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Memory of `bytes` bytes, aligned for every dtype, holding anything.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Buffer>>;
+    /// Memory of the host that the device reads by itself, holding anything.
+    fn allocate_host(&self, bytes: usize) -> Result<Box<dyn Buffer>> {
+        self.allocate(bytes)
+    }
+    /// Whether products copy a matrix that lies in such memory ([`Form::Streamed`]).
+    fn streams(&self) -> bool {
+        false
+    }
+    /// Columns of a strip of the tiled form for a matrix of so many columns; `None` where there is no
+    /// such form.
+    fn strip(&self, _dtype: DType, _cols: usize) -> Option<usize> {
+        None
+    }
     /// Memory that holds what `data` (a `Vec` of the dtype's Rust type) does; on a CPU the vector
     /// itself.
     fn adopt(&self, dtype: DType, data: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>>;

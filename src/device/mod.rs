@@ -340,6 +340,11 @@ impl Device {
         self.reserve(bytes, purpose, || self.0.backend.allocate(bytes))
     }
 
+    /// Memory of the host for the device's own reading, which its meter does not count.
+    pub(crate) fn allocate_host(&self, bytes: usize) -> Result<Storage> {
+        self.reserve(0, Purpose::Other, || self.0.backend.allocate_host(bytes))
+    }
+
     /// [`Device::allocate`] for elements that the host holds already.
     pub(crate) fn adopt<T: Element>(&self, data: Vec<T>, purpose: Purpose) -> Result<Storage> {
         let bytes = std::mem::size_of_val(&data[..]);

@@ -2,12 +2,13 @@
 //! nothing of the dense side: its gradient needs the matrix alone, which is resident already.
 
 use crate::device::Query;
-use crate::device::spec::{DenseLayout, SparseProduct};
+use crate::device::spec::{DenseLayout, SparseProduct, SparseSpec};
 use crate::error::{Error, Result};
 use crate::plan::{Plan, PlannedCall, preview};
 use crate::sparse::SparseMatrix;
 use crate::tape::{Backward, Rule, Saved, Var};
-use crate::tensor::{Tensor, require_alike, require_same};
+use crate::shape::Shape;
+use crate::tensor::{Tensor, require_alike};
 use std::sync::Arc;
 
 /// The dense operand of a product with `a`, checked.
@@ -18,7 +19,7 @@ struct Dense {
 
 impl Dense {
     fn check(op: &'static str, a: &SparseMatrix, x: &Tensor, layout: DenseLayout) -> Result<Dense> {
-        require_alike(op, a.values(), x)?;
+        require_alike(op, &a.stored().values, x)?;
         let (length, width) = match (layout, x.dims()) {
             (DenseLayout::Columns, &[length, width]) => (length, width),
             (DenseLayout::Rows, &[width, length]) => (length, width),
@@ -68,15 +69,19 @@ fn multiply(
         Some(_) => SparseProduct::Transposed,
         None => product_of(a, transposed),
     };
-    let stored = a.stored_transpose().filter(|_| values.is_none());
-    let spec = a.spec(product, dense.layout, dense.width, stored.is_some());
+    let transpose = a.stored_transpose().filter(|_| values.is_none());
+    let spec = SparseSpec {
+        transpose: transpose.map(|transpose| transpose.spec),
+        values_apart: values.is_some(),
+        ..a.spec(product, dense.layout, dense.width)
+    };
     let length = if transposed { a.cols() } else { a.rows() };
     let shape = dense_shape(dense.layout, length, dense.width);
     let out = Tensor::result(op, shape, x.dtype(), x.device())?;
-    let csr = a.csr();
-    let mut operands = vec![&csr.row_offsets, &csr.col_indices, values.unwrap_or(&csr.values)];
-    if let Some(stored) = stored {
-        operands.extend([&stored.row_offsets, &stored.col_indices, &stored.values]);
+    let stored = a.stored();
+    let mut operands = stored.arrays(values.unwrap_or(&stored.values));
+    if let Some(transpose) = transpose {
+        operands.extend(transpose.arrays(&transpose.values));
     }
     operands.push(x);
     let query = Query::Sparse(spec, x.dtype());
@@ -121,7 +126,7 @@ impl SparseMatrix {
     /// # fn main() -> capgrad::Result<()> {
     /// let a = SparseMatrix::from_coo(1, 2, &[0, 0], &[0, 1], &[2.0f64, 3.0])?;
     /// let tape = Tape::new();
-    /// let values = tape.variable(a.values().clone())?;
+    /// let values = tape.variable(a.values()?)?;
     /// let x = tape.constant(Tensor::from_vec(vec![5.0, 7.0], [2, 1], &Device::cpu())?);
     /// let grads = a.matmul_values(&values, &x)?.sum()?.backward()?;
     /// assert_eq!(grads.get(&values).unwrap().to_vec::<f64>()?, [5.0, 7.0]);
@@ -162,8 +167,7 @@ impl SparseMatrix {
             .into_iter()
             .map(|transposed| {
                 let product = product_of(self, transposed);
-                let stored = self.has_stored_transpose();
-                let spec = self.spec(product, DenseLayout::Rows, width, stored);
+                let spec = self.spec(product, DenseLayout::Rows, width);
                 preview(self.device(), "sparse apply", Query::Sparse(spec, self.dtype()), None)
             })
             .collect()
@@ -176,7 +180,7 @@ impl SparseMatrix {
             op,
             a: self.clone(),
             dense,
-            values: Saved::new(op, self.values()),
+            values: Saved::new(op, &self.stored().values),
         })
     }
 
@@ -187,7 +191,12 @@ impl SparseMatrix {
         values: &Var,
         x: &Var,
     ) -> Result<Var> {
-        require_same(op, self.values(), values.tensor())?;
+        let expected = Shape::from([self.nnz()]);
+        if values.tensor().shape() != &expected {
+            let reason = format!("the matrix has {} entries", self.nnz());
+            return Err(Error::shape(op, &[values.tensor().shape()], reason));
+        }
+        require_alike(op, &self.stored().values, values.tensor())?;
         let dense = Dense::check(op, self, x.tensor(), layout)?;
         let out = multiply(op, self, Some(values.tensor()), false, &dense, x.tensor())?;
         Var::record(op, out, &[values, x], |_| TrainableRule {
@@ -239,15 +248,18 @@ impl Rule for TrainableRule {
         let dy = dy.dense()?;
         if let Some(x) = self.x.as_mut().filter(|_| cx.needs(0)) {
             let x = x.take(cx)?;
-            let spec = a.spec(SparseProduct::Sampled, dense.layout, dense.width, false);
+            let spec = SparseSpec {
+                transpose: None,
+                ..a.spec(SparseProduct::Sampled, dense.layout, dense.width)
+            };
             let out = Tensor::result(op, [a.nnz()], dy.dtype(), dy.device())?;
             // Row and column of an entry change places in a transposed view.
             let (by_row, by_col) = if a.is_transposed() { (&x, &dy) } else { (&dy, &x) };
-            let csr = a.csr();
-            let operands = [&csr.row_offsets, &csr.col_indices, &csr.values, by_row, by_col];
+            let stored = a.stored();
+            let mut operands = stored.arrays(&stored.values);
+            operands.extend([by_row, by_col]);
             let query = Query::Sparse(spec, dy.dtype());
             PlannedCall { op, query, cap: None, operands: &operands, out: &out }.run()?;
-            drop(x);
             cx.give(0, out)?;
         }
         if let Some(values) = self.values.as_mut().filter(|_| cx.needs(1)) {

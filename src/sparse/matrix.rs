@@ -1,110 +1,18 @@
-//! The matrix as callers hold it: compressed rows on one device, a free transposed view, and a
-//! stored transpose where one was asked for.
+//! The matrix as callers hold it: its entries on one device, a free transposed view, and a stored
+//! transpose where one was asked for.
 
-use super::assemble::{self, Built, CsrArrays, EntryMap, Index, Offsets};
+use super::assemble::{self, Built, EntryMap, Index, Offsets};
+use super::layout::{SparseForm, SparseLayout, SparseOptions};
+use super::stored::Stored;
+use crate::device::Device;
 use crate::device::spec::{DenseLayout, SparseProduct, SparseSpec};
-use crate::device::{Device, Query, Terms};
 use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
-use crate::memory::{Purpose, PurposeGuard};
+use crate::memory::Purpose;
 use crate::tensor::{Tensor, require_float};
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-
-/// Compressed sparse rows on a device.
-#[derive(Clone)]
-pub(crate) struct Csr {
-    pub(crate) row_offsets: Tensor,
-    pub(crate) col_indices: Tensor,
-    pub(crate) values: Tensor,
-}
-
-impl Csr {
-    fn bytes(&self) -> usize {
-        self.row_offsets.bytes() + self.col_indices.bytes() + self.values.bytes()
-    }
-
-    fn on(&self, device: &Device) -> Result<Csr> {
-        let _purpose = PurposeGuard::new(Purpose::Sparse);
-        Ok(Csr {
-            row_offsets: self.row_offsets.to(device)?,
-            col_indices: self.col_indices.to(device)?,
-            values: self.values.to(device)?,
-        })
-    }
-
-    fn from_arrays<T: Float>(arrays: CsrArrays<T>, device: &Device) -> Result<Csr> {
-        let _purpose = PurposeGuard::new(Purpose::Sparse);
-        let (rows, nnz) = (arrays.row_offsets.len(), arrays.values.len());
-        Ok(Csr {
-            row_offsets: match arrays.row_offsets {
-                Offsets::I32(offsets) => Tensor::from_vec(offsets, [rows], device)?,
-                Offsets::I64(offsets) => Tensor::from_vec(offsets, [rows], device)?,
-            },
-            col_indices: Tensor::from_vec(arrays.col_indices, [nnz], device)?,
-            values: Tensor::from_vec(arrays.values, [nnz], device)?,
-        })
-    }
-
-    fn to_arrays<T: Float>(&self) -> Result<CsrArrays<T>> {
-        Ok(CsrArrays {
-            row_offsets: match self.row_offsets.dtype() {
-                DType::I64 => Offsets::I64(self.row_offsets.to_vec()?),
-                _ => Offsets::I32(self.row_offsets.to_vec()?),
-            },
-            col_indices: self.col_indices.to_vec()?,
-            values: self.values.to_vec()?,
-        })
-    }
-}
-
-/// Bytes of a matrix in compressed rows: offsets of 4 bytes (8 from 2³¹ entries on), column indices
-/// of 4, and the values.
-fn required_bytes(rows: usize, nnz: usize, dtype: DType) -> Option<u64> {
-    let offset = if nnz > i32::MAX as usize { 8u64 } else { 4 };
-    (rows as u64)
-        .checked_add(1)?
-        .checked_mul(offset)?
-        .checked_add((nnz as u64).checked_mul(4 + dtype.size() as u64)?)
-}
-
-/// Whether a second, transposed copy of the matrix is kept for the transposed product.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum StoredTranspose {
-    /// Where the device has a memory limit that leaves room for it, and it is predicted to be
-    /// faster. Without a limit there is one copy.
-    #[default]
-    Auto,
-    /// One copy, always.
-    Never,
-    /// Two copies.
-    Always,
-}
-
-/// How a matrix is laid out when it moves to a device.
-///
-/// ```
-/// use capgrad::{Device, SparseMatrix, SparseOptions, StoredTranspose};
-/// # fn main() -> capgrad::Result<()> {
-/// let a = SparseMatrix::from_coo(2, 2, &[0, 1], &[1, 0], &[2.0f32, 3.0])?;
-/// let options = SparseOptions { stored_transpose: StoredTranspose::Always, ..Default::default() };
-/// assert_eq!(a.to_with(&Device::cpu(), options)?.bytes(), 2 * a.bytes());
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SparseOptions {
-    /// Whether a transposed copy is kept.
-    pub stored_transpose: StoredTranspose,
-    /// The number of dense vectors that products are expected to have.
-    pub width: usize,
-}
-
-impl Default for SparseOptions {
-    fn default() -> Self {
-        SparseOptions { stored_transpose: StoredTranspose::Auto, width: 1 }
-    }
-}
 
 /// A sparse matrix on one device. Cheap to clone; clones share the entries, and so does the
 /// [transposed](SparseMatrix::transpose) view.
@@ -130,10 +38,10 @@ pub struct SparseMatrix {
 }
 
 struct Shared {
-    rows: usize,
-    cols: usize,
-    csr: Csr,
-    transpose: Option<Csr>,
+    stored: Stored,
+    transpose: Option<Stored>,
+    /// How the form was chosen.
+    layout: Option<SparseLayout>,
     symmetric: bool,
     /// In-place changes of the values when the two above were found: after another one (an
     /// optimiser that trains the values, say) they no longer hold.
@@ -141,14 +49,14 @@ struct Shared {
 }
 
 impl SparseMatrix {
-    fn new(rows: usize, cols: usize, csr: Csr) -> SparseMatrix {
-        let changes = csr.values.changes();
-        let shared = Shared { rows, cols, csr, transpose: None, symmetric: false, changes };
+    fn new(stored: Stored) -> SparseMatrix {
+        let changes = stored.values.changes();
+        let shared = Shared { stored, transpose: None, layout: None, symmetric: false, changes };
         SparseMatrix { shared: Arc::new(shared), transposed: false }
     }
 
     fn built<T: Float>(rows: usize, cols: usize, built: Built<T>) -> Result<SparseMatrix> {
-        Ok(SparseMatrix::new(rows, cols, Csr::from_arrays(built.csr, &Device::cpu())?))
+        Ok(SparseMatrix::new(Stored::from_arrays(rows, cols, built.csr)?))
     }
 
     /// From coordinates in any order, on the CPU. Entries at the same place add up; explicit zeros
@@ -244,11 +152,10 @@ impl SparseMatrix {
             return Err(Error::shape("from_dense", &[dense.shape()], "expected a matrix"));
         };
         require_float("from_dense", dense.dtype())?;
-        let device = dense.device();
-        let csr = by_dtype!(dense.dtype(), T => {
-            Csr::from_arrays(assemble::from_dense(rows, cols, &dense.to_vec::<T>()?)?, device)?
+        let stored = by_dtype!(dense.dtype(), T => {
+            Stored::from_arrays(rows, cols, assemble::from_dense(rows, cols, &dense.to_vec::<T>()?)?)?
         });
-        Ok(SparseMatrix::new(rows, cols, csr))
+        SparseMatrix::new(stored).to(dense.device())
     }
 
     /// The matrix written out, `[rows, cols]`, on its device.
@@ -256,12 +163,12 @@ impl SparseMatrix {
     /// # Errors
     /// [`Error::TooLarge`], [`Error::MemoryLimit`].
     pub fn to_dense(&self) -> Result<Tensor> {
-        let (rows, cols) = (self.shared.rows, self.shared.cols);
+        let (rows, cols) = (self.shared.stored.rows, self.shared.stored.cols);
         let bytes = crate::Shape::from([rows, cols]).bytes(self.dtype(), "to_dense")?;
         // The limit and the system are asked before the host makes the array.
         drop(self.device().allocate(bytes, Purpose::Other)?);
         let dense = by_dtype!(self.dtype(), T => {
-            let dense = assemble::to_dense(cols, &self.shared.csr.to_arrays::<T>()?)?;
+            let dense = assemble::to_dense(cols, &self.shared.stored.to_arrays::<T>()?)?;
             Tensor::from_vec(dense, [rows, cols], self.device())?
         });
         if self.transposed {
@@ -277,54 +184,59 @@ impl SparseMatrix {
     /// # Errors
     /// [`Error::MemoryLimit`], [`Error::OutOfMemory`].
     pub fn to(&self, device: &Device) -> Result<SparseMatrix> {
+        if self.device() == device {
+            return Ok(self.clone());
+        }
         self.to_with(device, SparseOptions::default())
     }
 
-    /// A copy on another device, laid out as `options` say. On the device it is on already, entries
-    /// are shared and a transposed copy is added or dropped.
+    /// A copy on another device, laid out as `options` say. What is there already in the wanted form
+    /// is shared; a transposed copy is added or dropped.
+    ///
+    /// While it is made, host memory of at most 32 Mi entries' size is in use beside the two copies;
+    /// to make a transposed copy, two more of the matrix.
     ///
     /// # Errors
-    /// [`Error::MemoryLimit`], [`Error::OutOfMemory`].
+    /// [`Error::MemoryLimit`], [`Error::OutOfMemory`]; [`Error::Argument`] where a form is asked for
+    /// that cannot hold the matrix.
     pub fn to_with(&self, device: &Device, options: SparseOptions) -> Result<SparseMatrix> {
-        let shared = &self.shared;
-        let csr = shared.csr.on(device)?;
-        let keep = match options.stored_transpose {
-            StoredTranspose::Always => !self.is_symmetric(),
-            StoredTranspose::Never => false,
-            StoredTranspose::Auto => self.transpose_pays(device, options.width),
-        };
-        let transpose = match (self.stored_transpose(), keep) {
-            (_, false) => None,
-            (Some(transpose), true) => Some(transpose.on(device)?),
-            (None, true) => Some(by_dtype!(self.dtype(), T => {
-                let arrays = shared.csr.to_arrays::<T>()?;
-                Csr::from_arrays(assemble::transpose_csr(shared.cols, &arrays, false).csr, device)?
+        let (stored, symmetric) = (&self.shared.stored, self.is_symmetric());
+        let layout = SparseLayout::choose(stored, device, options, symmetric);
+        let moved = stored.on(device, layout.form)?;
+        let transpose = match (self.stored_transpose(), layout.transpose) {
+            (_, None) => None,
+            (Some(transpose), Some(form)) => Some(transpose.on(device, form)?),
+            (None, Some(form)) => Some(by_dtype!(self.dtype(), T => {
+                let arrays = stored.to_arrays::<T>()?;
+                let transpose = assemble::transpose_csr(stored.cols, &arrays, false).csr;
+                drop(arrays);
+                Stored::from_arrays(stored.cols, stored.rows, transpose)?.on(device, form)?
             })),
         };
-        let (changes, symmetric) = (csr.values.changes(), self.is_symmetric());
-        let shared = Shared { csr, transpose, symmetric, changes, ..**shared };
+        let changes = moved.values.changes();
+        let layout = Some(layout);
+        let shared = Shared { stored: moved, transpose, layout, symmetric, changes };
         Ok(SparseMatrix { shared: Arc::new(shared), transposed: self.transposed })
     }
 
-    /// Whether a limit set by the caller leaves room for a second copy that is predicted to be
-    /// faster. As much again stays free for the step itself.
-    fn transpose_pays(&self, device: &Device, width: usize) -> bool {
-        let bytes = required_bytes(self.shared.cols, self.nnz(), self.dtype());
-        let room = device.meter().left().zip(bytes).is_some_and(|(left, bytes)| left / 2 >= bytes);
-        if !room || self.is_symmetric() {
-            return false;
-        }
-        let fastest = |stored_transpose| {
-            let product = SparseProduct::Transposed;
-            let spec = self.spec(product, DenseLayout::Rows, width, stored_transpose);
-            let cap = device.workspace_cap().unwrap_or(u64::MAX);
-            let terms = Terms { cap, allow_tf32: device.allow_tf32() };
-            let query = Query::Sparse(spec, self.dtype());
-            let candidates = device.backend().candidates(&query, terms);
-            let fits = candidates.iter().filter(|candidate| candidate.workspace <= cap);
-            fits.map(|candidate| candidate.seconds).fold(f64::INFINITY, f64::min)
-        };
-        fastest(true) < fastest(false)
+    /// How the entries are kept.
+    pub fn form(&self) -> SparseForm {
+        SparseForm::of(self.shared.stored.spec.form)
+    }
+
+    /// How the form was chosen when the matrix moved to its device, for people; `None` for one that
+    /// has not moved.
+    ///
+    /// ```
+    /// use capgrad::{Device, SparseMatrix, SparseOptions};
+    /// # fn main() -> capgrad::Result<()> {
+    /// let a = SparseMatrix::from_coo(2, 2, &[0, 1], &[1, 0], &[2.0f32, 3.0])?;
+    /// let a = a.to_with(&Device::cpu(), SparseOptions::default())?;
+    /// println!("{}", a.layout().unwrap());
+    /// # Ok(()) }
+    /// ```
+    pub fn layout(&self) -> Option<&SparseLayout> {
+        self.shared.layout.as_ref()
     }
 
     /// The transpose, as a view: nothing is copied.
@@ -338,22 +250,23 @@ impl SparseMatrix {
     /// # Errors
     /// [`Error::Argument`] where the matrix is not symmetric.
     pub fn symmetric(&self) -> Result<SparseMatrix> {
-        let shared = &self.shared;
-        let equal = shared.rows == shared.cols
+        let stored = &self.shared.stored;
+        let equal = stored.rows == stored.cols
             && by_dtype!(self.dtype(), T => {
-                let arrays = shared.csr.to_arrays::<T>()?;
-                assemble::transpose_csr(shared.cols, &arrays, false).csr == arrays
+                let arrays = stored.to_arrays::<T>()?;
+                assemble::transpose_csr(stored.cols, &arrays, false).csr == arrays
             });
         if !equal {
             let value = format!("{}×{} matrix", self.rows(), self.cols());
-            let reason = match shared.rows == shared.cols {
+            let reason = match stored.rows == stored.cols {
                 true => "it differs from its transpose",
                 false => "it is not square",
             };
             return Err(Error::argument("symmetric", "self", value, reason));
         }
-        let (csr, changes) = (shared.csr.clone(), shared.csr.values.changes());
-        let shared = Shared { csr, transpose: None, symmetric: true, changes, ..**shared };
+        let (stored, changes) = (stored.clone(), stored.values.changes());
+        let layout = self.shared.layout.clone();
+        let shared = Shared { stored, transpose: None, layout, symmetric: true, changes };
         Ok(SparseMatrix { shared: Arc::new(shared), transposed: self.transposed })
     }
 
@@ -368,50 +281,55 @@ impl SparseMatrix {
     }
 
     fn unchanged(&self) -> bool {
-        self.shared.csr.values.changes() == self.shared.changes
+        self.shared.stored.values.changes() == self.shared.changes
     }
 
     /// Rows of the matrix (of the transpose, for a transposed view).
     pub fn rows(&self) -> usize {
-        if self.transposed { self.shared.cols } else { self.shared.rows }
+        if self.transposed { self.shared.stored.cols } else { self.shared.stored.rows }
     }
 
     /// Columns of the matrix (of the transpose, for a transposed view).
     pub fn cols(&self) -> usize {
-        if self.transposed { self.shared.rows } else { self.shared.cols }
+        if self.transposed { self.shared.stored.rows } else { self.shared.stored.cols }
     }
 
     /// Stored entries.
     pub fn nnz(&self) -> usize {
-        self.shared.csr.values.elements()
+        self.shared.stored.nnz
     }
 
-    /// Resident bytes: offsets, indices and values, and those of a stored transpose.
+    /// Bytes of all that is kept: offsets, indices and values, and those of a stored transpose. They
+    /// are in the device's memory, or in the host's where the form is [`SparseForm::Streamed`].
     pub fn bytes(&self) -> usize {
-        self.shared.csr.bytes() + self.shared.transpose.as_ref().map_or(0, Csr::bytes)
+        self.shared.stored.bytes() + self.shared.transpose.as_ref().map_or(0, Stored::bytes)
     }
 
     /// The values' type.
     pub fn dtype(&self) -> DType {
-        self.shared.csr.values.dtype()
+        self.shared.stored.dtype()
     }
 
     /// The device that holds the matrix.
     pub fn device(&self) -> &Device {
-        self.shared.csr.values.device()
+        self.shared.stored.device()
     }
 
     /// The stored values `[nnz]`, row by row (of the matrix that a transposed view is of), columns
-    /// ascending. They are shared, not copied.
-    pub fn values(&self) -> &Tensor {
-        &self.shared.csr.values
+    /// ascending. In compressed rows they are shared, and changing them changes the matrix; in
+    /// another form they are a copy.
+    ///
+    /// # Errors
+    /// For a copy [`Error::MemoryLimit`] and [`Error::OutOfMemory`].
+    pub fn values(&self) -> Result<Tensor> {
+        self.shared.stored.values_by_row()
     }
 
-    pub(crate) fn csr(&self) -> &Csr {
-        &self.shared.csr
+    pub(crate) fn stored(&self) -> &Stored {
+        &self.shared.stored
     }
 
-    pub(crate) fn stored_transpose(&self) -> Option<&Csr> {
+    pub(crate) fn stored_transpose(&self) -> Option<&Stored> {
         self.shared.transpose.as_ref().filter(|_| self.unchanged())
     }
 
@@ -425,10 +343,9 @@ impl SparseMatrix {
         product: SparseProduct,
         layout: DenseLayout,
         width: usize,
-        stored_transpose: bool,
     ) -> SparseSpec {
-        let (rows, cols, nnz) = (self.shared.rows, self.shared.cols, self.nnz());
-        SparseSpec { product, layout, width, rows, cols, nnz, stored_transpose }
+        let transpose = self.stored_transpose().map(|stored| stored.spec);
+        self.stored().product(product, layout, width, transpose)
     }
 }
 

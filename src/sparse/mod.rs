@@ -2,7 +2,11 @@
 //! with dense tensors without ever being cloned, transposed or sorted again.
 
 pub(crate) mod assemble;
+mod layout;
 mod matrix;
+mod stored;
+pub(crate) mod tiled;
 
 pub use assemble::{BuildError, EntryMap, Index, Offsets};
-pub use matrix::{SparseMatrix, SparseOptions, StoredTranspose};
+pub use layout::{SparseForm, SparseLayout, SparseOptions, StoredTranspose};
+pub use matrix::SparseMatrix;

@@ -159,8 +159,8 @@ impl Pieces {
             let many = out.0.len() > FEW;
             let (left, right) = (out.0.split_at_mut(cut), out.1.split_at_mut(cut));
             let ((c0, c1), (v0, v1)) = (left, right);
-            let first = || divide(pieces, strip, rows.start..middle, begin, (c0, v0), one);
-            let second = || divide(pieces, strip, middle..rows.end, begin + cut, (c1, v1), one);
+            let mut first = || divide(pieces, strip, rows.start..middle, begin, (c0, v0), one);
+            let mut second = || divide(pieces, strip, middle..rows.end, begin + cut, (c1, v1), one);
             if many {
                 rayon::join(first, second);
             } else {

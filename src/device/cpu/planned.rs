@@ -80,7 +80,7 @@ fn run_sparse<T: Float>(
     let out = &mut out[..];
     let size = (spec.rows, spec.cols);
     let (matrix, rest) = operands.split_at(3);
-    with_csr(size, matrix, |csr| match (spec.product, spec.stored_transpose) {
+    with_csr(size, matrix, |csr| match (spec.product, spec.transpose.is_some()) {
         (SparseProduct::Sampled, _) => {
             let (by_row, by_col) = (read::<T>(rest[0]), read::<T>(rest[1]));
             let (by_row, by_col) = (&by_row[..], &by_col[..]);

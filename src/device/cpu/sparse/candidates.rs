@@ -138,7 +138,7 @@ impl Offer {
             }
         }
         self.private(bytes);
-        if self.spec.stored_transpose {
+        if self.spec.transpose.is_some() {
             self.by_rows(cols, rows, code::STORED, code::STORED_INTERLEAVED)
         } else {
             self.list

@@ -1,10 +1,13 @@
 //! Every candidate of every product, forced in turn, against a naive f64 reference.
 
 use super::*;
-use crate::device::spec::DenseLayout;
+use crate::device::spec::{DenseLayout, Form, StoredSpec};
 use crate::dtype::DType;
 use crate::sparse::assemble::{CsrArrays, Offsets, check_canonical, from_coo, transpose_csr};
 use half::{bf16, f16};
+
+/// The CPU does not look at the statistics.
+const STORED: StoredSpec = StoredSpec { form: Form::Csr, longest: 0, filled: 0 };
 
 struct Lcg(u64);
 
@@ -124,7 +127,18 @@ fn case<'a, T: Float>(
 impl<T: Float> Case<'_, T> {
     fn spec(&self, product: SparseProduct, layout: DenseLayout, width: usize) -> SparseSpec {
         let (rows, cols, nnz) = (self.csr.rows, self.csr.cols, self.csr.nnz());
-        SparseSpec { product, layout, width, rows, cols, nnz, stored_transpose: true }
+        SparseSpec {
+            product,
+            layout,
+            width,
+            rows,
+            cols,
+            nnz,
+            stored: STORED,
+            transpose: Some(STORED),
+            values_apart: false,
+            accumulate: false,
+        }
     }
 }
 
@@ -384,7 +398,10 @@ fn integers_do_not_compute() {
         rows: 2,
         cols: 3,
         nnz: 2,
-        stored_transpose: false,
+        stored: STORED,
+        transpose: None,
+        values_apart: false,
+        accumulate: false,
     };
     assert!(candidates(&spec, DType::I64, 1, 0).is_empty());
 }

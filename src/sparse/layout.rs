@@ -1,0 +1,244 @@
+//! In which form a matrix is kept on a device: weighed when it moves there, by bytes and by the
+//! predicted times of its products.
+
+use super::stored::Stored;
+use super::tiled::{self, ALIGN};
+use crate::device::spec::{DenseLayout, Form, SparseProduct, SparseSpec, StoredSpec};
+use crate::device::{Device, Query, Terms};
+use crate::memory::format_bytes;
+use std::fmt;
+
+/// Whether a second, transposed copy of the matrix is kept for the transposed product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum StoredTranspose {
+    /// Where the device has a memory limit that leaves room for it, and it is predicted to be
+    /// faster. Without a limit there is one copy.
+    #[default]
+    Auto,
+    /// One copy, always.
+    Never,
+    /// Two copies.
+    Always,
+}
+
+/// How the entries of a matrix are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum SparseForm {
+    /// As is predicted to be fastest for the products of the width given, within the memory limit.
+    #[default]
+    Auto,
+    /// Compressed rows: 4 bytes an index beside each value. The only form on a CPU, which keeps this
+    /// one whatever is asked for.
+    Csr,
+    /// Strips of columns that fit a GPU's shared memory, with 2 bytes an index.
+    Tiled,
+    /// Compressed rows in pinned host memory, which products copy to the device in chunks no larger
+    /// than half the workspace cap: for a matrix that is larger than the device's limit.
+    Streamed,
+}
+
+impl SparseForm {
+    pub(super) fn of(form: Form) -> SparseForm {
+        match form {
+            Form::Csr => SparseForm::Csr,
+            Form::Tiled { .. } => SparseForm::Tiled,
+            Form::Streamed => SparseForm::Streamed,
+        }
+    }
+}
+
+/// How a matrix is laid out when it moves to a device.
+///
+/// ```
+/// use capgrad::{Device, SparseMatrix, SparseOptions, StoredTranspose};
+/// # fn main() -> capgrad::Result<()> {
+/// let a = SparseMatrix::from_coo(2, 2, &[0, 1], &[1, 0], &[2.0f32, 3.0])?;
+/// let options = SparseOptions { stored_transpose: StoredTranspose::Always, ..Default::default() };
+/// assert_eq!(a.to_with(&Device::cpu(), options)?.bytes(), 2 * a.bytes());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SparseOptions {
+    /// Whether a transposed copy is kept.
+    pub stored_transpose: StoredTranspose,
+    /// The number of dense vectors that products are expected to have.
+    pub width: usize,
+    /// How the entries are kept.
+    pub form: SparseForm,
+}
+
+impl Default for SparseOptions {
+    fn default() -> Self {
+        SparseOptions {
+            stored_transpose: StoredTranspose::Auto,
+            width: 1,
+            form: SparseForm::Auto,
+        }
+    }
+}
+
+/// How a matrix's form on a device was chosen. Prints as a table.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SparseLayout {
+    pub(super) form: Form,
+    pub(super) transpose: Option<Form>,
+    matrix: String,
+    device: String,
+    width: usize,
+    /// Each form that was weighed, its bytes (those of the tiled form as estimated), and the
+    /// predicted seconds of the two products.
+    weighed: Vec<(Form, u64, f64)>,
+    reason: &'static str,
+}
+
+impl SparseLayout {
+    pub(super) fn choose(
+        stored: &Stored,
+        device: &Device,
+        options: SparseOptions,
+        symmetric: bool,
+    ) -> SparseLayout {
+        let forms = Forms { stored, device, width: options.width };
+        let strip = device.backend().strip(stored.dtype(), stored.cols);
+        let streams = device.backend().streams();
+        let mut kinds = vec![Form::Csr];
+        kinds.extend(strip.map(|strip| Form::Tiled { strip }));
+        kinds.extend(streams.then_some(Form::Streamed));
+        let weighed: Vec<(Form, u64, f64)> =
+            kinds.iter().map(|&form| (form, forms.bytes(form), forms.seconds(form, None))).collect();
+        let asked = |form: &Form| SparseForm::of(*form) == options.form;
+        // What a step has beside the matrix: a vector and its gradient on each side.
+        let size = stored.dtype().size() as u64;
+        let sides = 2 * (stored.rows as u64 + stored.cols as u64) * options.width as u64 * size;
+        let left = device.meter().left();
+        // What is there already is not taken again.
+        let here = |form: Form| stored.device() == device && stored.spec.form == form;
+        let fits = |&(form, bytes, _): &(Form, u64, f64)| {
+            form != Form::Streamed
+                && (here(form) || left.is_none_or(|left| bytes.saturating_add(sides) <= left))
+        };
+        let (form, reason) = if options.form == SparseForm::Auto {
+            let best = weighed.iter().filter(|&form| fits(form)).min_by(|a, b| a.2.total_cmp(&b.2));
+            match best {
+                Some(&(form, ..)) => (form, "the fastest that fits"),
+                None if streams => (Form::Streamed, "the limit leaves room for no other"),
+                None => (Form::Csr, "the only one of the device"),
+            }
+        } else {
+            match kinds.iter().copied().find(asked) {
+                Some(form) => (form, "asked for"),
+                None => (Form::Csr, "the only one of the device"),
+            }
+        };
+        let transpose = forms.transpose(form, options.stored_transpose, symmetric);
+        SparseLayout {
+            form,
+            transpose,
+            matrix: format!("{} {}×{}, nnz {}", stored.dtype(), stored.rows, stored.cols, stored.nnz),
+            device: device.name().to_owned(),
+            width: options.width,
+            weighed,
+            reason,
+        }
+    }
+}
+
+struct Forms<'a> {
+    stored: &'a Stored,
+    device: &'a Device,
+    width: usize,
+}
+
+impl Forms<'_> {
+    fn bytes(&self, form: Form) -> u64 {
+        bytes(self.stored, self.stored.rows, self.stored.cols, form)
+    }
+
+    /// Seconds of the fastest algorithms for both products.
+    fn seconds(&self, form: Form, transpose: Option<StoredSpec>) -> f64 {
+        let both = [SparseProduct::Forward, SparseProduct::Transposed];
+        both.map(|product| self.fastest(product, form, transpose)).iter().sum()
+    }
+
+    fn fastest(&self, product: SparseProduct, form: Form, transpose: Option<StoredSpec>) -> f64 {
+        let spec = self.stored.product(product, DenseLayout::Rows, self.width, transpose);
+        let stored = StoredSpec { form, ..spec.stored };
+        let query = Query::Sparse(SparseSpec { stored, ..spec }, self.stored.dtype());
+        let cap = self.device.workspace_cap().unwrap_or(u64::MAX);
+        let terms = Terms { cap, allow_tf32: self.device.allow_tf32() };
+        let candidates = self.device.backend().candidates(&query, terms);
+        let deterministic = self.device.deterministic();
+        let fits = candidates.iter().filter(|candidate| {
+            candidate.workspace <= cap && (candidate.deterministic || !deterministic)
+        });
+        fits.map(|candidate| candidate.seconds).fold(f64::INFINITY, f64::min)
+    }
+
+    /// The form of the transposed copy, where there is to be one.
+    fn transpose(&self, form: Form, asked: StoredTranspose, symmetric: bool) -> Option<Form> {
+        let stored = self.stored;
+        let copy = match form {
+            Form::Tiled { .. } => {
+                let strip = self.device.backend().strip(stored.dtype(), stored.rows)?;
+                Form::Tiled { strip }
+            }
+            other => other,
+        };
+        let wanted = match asked {
+            StoredTranspose::Never => false,
+            StoredTranspose::Always => true,
+            StoredTranspose::Auto => {
+                let bytes = bytes(stored, stored.cols, stored.rows, copy);
+                // As much again stays free for the step itself.
+                let room = self.device.meter().left().is_some_and(|left| left / 2 >= bytes);
+                // Its rows are not known before it is made; they are taken to be alike.
+                let filled = stored.cols.min(stored.nnz);
+                let longest = stored.nnz.div_ceil(stored.cols.max(1));
+                let spec = StoredSpec { form: copy, longest, filled };
+                let product = SparseProduct::Transposed;
+                room && self.fastest(product, form, Some(spec)) < self.fastest(product, form, None)
+            }
+        };
+        (wanted && !symmetric).then_some(copy)
+    }
+}
+
+/// Bytes of a matrix of so many rows and columns with the entries of `stored`. What pads the pieces
+/// of the tiled form is estimated: half of the most.
+fn bytes(stored: &Stored, rows: usize, cols: usize, form: Form) -> u64 {
+    let (nnz, size) = (stored.nnz as u64, stored.dtype().size() as u64);
+    let offset = if stored.nnz > i32::MAX as usize { 8 } else { 4 };
+    let offsets = (rows as u64 + 1) * offset;
+    match form {
+        Form::Csr | Form::Streamed => offsets.saturating_add(nnz.saturating_mul(4 + size)),
+        Form::Tiled { strip } => {
+            let strips = tiled::strips(cols, strip) as u64;
+            let pieces = strips.saturating_mul(rows as u64);
+            let padding = pieces.min(nnz).saturating_mul(ALIGN as u64 / 2);
+            let entries = nnz.saturating_add(padding).saturating_mul(2 + size);
+            offsets.saturating_add(pieces.saturating_mul(4)).saturating_add(entries)
+        }
+    }
+}
+
+impl fmt::Display for SparseLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} on {}, for {} vectors", self.matrix, self.device, self.width)?;
+        writeln!(f, "  {:<28} {:>12} {:>24}", "form", "bytes", "predicted ms, both ways")?;
+        for &(form, bytes, seconds) in &self.weighed {
+            let name = match form {
+                Form::Csr => "compressed rows".to_owned(),
+                Form::Tiled { strip } => format!("tiled, strips of {strip}"),
+                Form::Streamed => "streamed from the host".to_owned(),
+            };
+            let verdict = if form == self.form { format!("taken: {}", self.reason) } else { String::new() };
+            let bytes = format_bytes(bytes);
+            writeln!(f, "  {name:<28} {bytes:>12} {:>24.3}  {verdict}", seconds * 1e3)?;
+        }
+        match self.transpose {
+            Some(_) => writeln!(f, "  with a transposed copy"),
+            None => writeln!(f, "  one copy"),
+        }
+    }
+}

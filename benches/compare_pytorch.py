@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Sets a convolution step of PyTorch beside the crate's, on the same machine and shapes.
+"""Sets a step of PyTorch beside the crate's, on the same machine and shapes: of convolutions, or with
+`--sparse` of the product with a constant sparse matrix.
 
     python3 benches/compare_pytorch.py --bench PATH_TO_STEP_EXECUTABLE
     python3 benches/compare_pytorch.py --bench step --rows k31,k5 --modes f32 --csv table.csv
+    python3 benches/compare_pytorch.py --sparse --bench PATH_TO_SPARSE_STEP_EXECUTABLE
+    python3 benches/compare_pytorch.py --sparse --bench sparse_step --only-n 1,8 --skip COO/64
 
 The rows are those of `benches/step.rs`. A step is forward and backward with the gradients of x, w and
 b; the output gradient is random and the same at each step (in the spike rows from `mean`, too). PyTorch
@@ -13,6 +16,11 @@ synchronisation, the median of ten. Both peaks are the framework's own, over all
 with the tensors that were there before the step. What the libraries' handles take of the GPU when they
 start is in neither: PyTorch does not see it, and the crate's meter, which does, is read less what it
 shows without tensors (printed under each table). Needs PyTorch and nothing else.
+
+With `--sparse` a step is `torch.sparse.mm(A, x.T)` and its backward pass from a random gradient, A in
+COO and in CSR with 32-bit indices, x needing the gradient and A not; each in a fresh process. Then the
+crate runs `sparse_step --table --streaming`. The speed of a copy from pinned memory, which bounds the
+streamed product, is PyTorch's.
 """
 import argparse, csv, json, math, os, statistics, subprocess, sys, tempfile, threading, time
 
@@ -131,6 +139,117 @@ def pytorch(jobs, arguments):
     return results, about
 
 
+# ---- Sparse products of PyTorch: a process for each job, that has PyTorch imported and nothing of CUDA.
+
+
+def sparse_worker(timings, timing_ms):
+    import torch
+
+    for line in sys.stdin:
+        job = json.loads(line)
+        # Importing is most of a start: each child has it done, and no context of the driver's yet.
+        child = os.fork()
+        if child == 0:
+            try:
+                result = job | SPARSE_JOBS[job["kind"]](torch, job, timings, timing_ms)
+            except BaseException as error:
+                result = job | {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+            print(json.dumps(result), flush=True)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            print(json.dumps(job | {"error": f"the process ended with status {status}"}), flush=True)
+
+
+def about_sparse(torch, job, timings, timing_ms):
+    return {"torch": torch.__version__, "cuda": torch.version.cuda,
+            "gpu": torch.cuda.get_device_name(0)}
+
+
+def sparse_matrix(torch, layout, size, per_row):
+    device = torch.device("cuda:0")
+    torch.manual_seed(1)
+    columns = torch.empty((size, per_row), dtype=torch.int32, device=device)
+    ranks = torch.arange(per_row, dtype=torch.int32, device=device)
+    for start in range(0, size, 1 << 14):
+        part = columns[start:start + (1 << 14)]
+        # Numbers that may meet become distinct ones once each has its rank added.
+        drawn = torch.randint(0, size - per_row + 1, part.shape, dtype=torch.int32, device=device)
+        part.copy_(drawn.sort(dim=1).values + ranks)
+    columns = columns.view(-1)
+    values = torch.rand(size * per_row, device=device) - 0.5
+    if layout == "CSR":
+        dtype = torch.int32 if size * per_row < 2**31 else torch.int64
+        offsets = torch.arange(size + 1, dtype=dtype, device=device) * per_row
+        return torch.sparse_csr_tensor(offsets, columns.to(dtype), values, (size, size))
+    rows = torch.arange(size, device=device).repeat_interleave(per_row)
+    indices = torch.stack((rows, columns.long()))
+    return torch.sparse_coo_tensor(indices, values, (size, size), is_coalesced=True)
+
+
+def measure_sparse(torch, job, timings, timing_ms):
+    size, n = job["rows"], job["n"]
+    a = sparse_matrix(torch, job["layout"], size, job["nnz_per_row"])
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    x = torch.randn((n, size), device="cuda:0", requires_grad=True)
+    dy = torch.randn((size, n), device="cuda:0")
+
+    def forward():
+        return torch.sparse.mm(a, x.t())
+
+    def step():
+        x.grad = None
+        forward().backward(dy)
+
+    def time_of(what):
+        def runs(count):
+            start = time.perf_counter()
+            for _ in range(count):
+                what()
+            torch.cuda.synchronize()
+            return (time.perf_counter() - start) * 1e3
+
+        runs(1)
+        once = runs(1)
+        count = max(1, min(200, math.ceil(timing_ms / once)))
+        # A second at most, since some of these steps take half of one.
+        groups = max(3, min(timings, int(1e3 / (once * count))))
+        return statistics.median(runs(count) / count for _ in range(groups))
+
+    def peak_of(what):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        what()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+
+    torch.cuda.synchronize()
+    resident = torch.cuda.memory_allocated()
+    peak_forward = peak_of(forward)
+    peak = peak_of(step)
+    x.grad = None
+    return {"resident": resident, "peak_forward": peak_forward, "peak": peak,
+            "ms_forward": time_of(forward), "ms": time_of(step)}
+
+
+def measure_copy(torch, job, timings, timing_ms):
+    """Bytes a second of a copy from pinned host memory."""
+    source = torch.empty(job["bytes"], dtype=torch.uint8, pin_memory=True).fill_(1)
+    target = torch.empty(job["bytes"], dtype=torch.uint8, device="cuda:0")
+    times = []
+    for _ in range(6):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return {"bytes_per_second": job["bytes"] / statistics.median(times[1:])}
+
+
+SPARSE_JOBS = {"about": about_sparse, "sparse": measure_sparse, "copy": measure_copy}
+
+
 # ---- The crate.
 
 
@@ -183,11 +302,109 @@ def lines_of(command, limit, text):
             yield None, failed
 
 
+def compare_sparse(arguments):
+    """PyTorch's sparse products and the crate's, in one table."""
+    skipped = {tuple(part.upper().split("/")) for part in arguments.skip.split(",") if part}
+    widths = [int(n) for n in arguments.only_n.split(",")]
+    cases = [(layout, n) for n in widths for layout in ("COO", "CSR")
+             if not skipped & {(layout,), (layout, str(n))}]
+    jobs = [{"kind": "about"}, {"kind": "copy", "bytes": 1 << 30}]
+    jobs += [{"kind": "sparse", "layout": layout, "n": n, "rows": arguments.sparse_rows,
+              "nnz_per_row": arguments.nnz_per_row} for layout, n in cases]
+    torch, about, copy = {}, {"error": "not run"}, None
+    if not arguments.no_pytorch:
+        command = [arguments.python, os.path.abspath(__file__), "--worker", "--sparse",
+                   "--timings", str(arguments.timings), "--timing-ms", str(arguments.timing_ms)]
+        fed = "".join(json.dumps(job) + "\n" for job in jobs)
+        for value, failed in lines_of(command, arguments.limit, fed):
+            if value is None:
+                for case in cases:
+                    torch.setdefault(case, {"error": failed})
+            elif value["kind"] == "about":
+                about = value
+            elif value["kind"] == "copy":
+                copy = value
+            else:
+                torch[value["layout"], value["n"]] = value
+                progress_sparse("PyTorch " + value["layout"], value)
+    more = ["--table", "--streaming", "--rows", str(arguments.sparse_rows),
+            "--nnz-per-row", str(arguments.nnz_per_row), "--widths", ",".join(map(str, widths))]
+    lines = ours(arguments, more, arguments.limit)
+    steps = [line for line in lines if line["kind"] == "step"]
+    for out in [sys.stdout] + ([open(arguments.out, "w")] if arguments.out else []):
+        print_sparse(arguments, widths, about, copy, torch, steps, lines, out)
+    return 1 if any("error" in line for line in lines) else 0
+
+
+def print_sparse(arguments, widths, about, copy, torch, steps, lines, out):
+    if "torch" in about:
+        print(f"PyTorch {about['torch']}, CUDA {about['cuda']}, {about['gpu']}", file=out)
+    size, per_row = arguments.sparse_rows, arguments.nnz_per_row
+    print(f"\n## Constant sparse × dense, {size}², {per_row} a row, f32\n\nA and the dense operands are in "
+          "`resident`. `×`: PyTorch's figure over the crate's. GiB and ms.\n", file=out)
+    print("| n | | resident | peak, forward | peak, both | forward ms | both ms | × COO: resident | peak | "
+          "forward ms | both ms | × CSR: resident | peak | forward ms | both ms |", file=out)
+    print("|" + "---|" * 15, file=out)
+    fields = ["resident", "peak_forward", "peak", "ms_forward", "ms"]
+    compared = ["resident", "peak", "ms_forward", "ms"]
+    errors = []
+    for n in widths:
+        rows = [(f"PyTorch {layout}", torch[layout, n]) for layout in ("COO", "CSR") if (layout, n) in torch]
+        for line in steps:
+            if line.get("n", n) == n:
+                name = line["form"] + " + transposed copy" * line.get("transpose", False)
+                # What PyTorch calls resident has x and the gradient in it.
+                rows.append((name + " (auto)" * line.get("auto", False),
+                             line | {"resident": line.get("live"), "own": True}))
+        for name, row in rows:
+            if "error" in row:
+                errors.append(f"n = {n}, {name}: {row['error']}")
+            cells = [str(n), name]
+            cells += [number(row.get(field) and row[field] / (1 if field.startswith("ms") else GIB))
+                      for field in fields]
+            for layout in ("COO", "CSR"):
+                theirs = torch.get((layout, n), {}) if "own" in row else {}
+                cells += [number(ratio(theirs.get(field), row.get(field)), 2) for field in compared]
+            print("| " + " | ".join(cells) + " |", file=out)
+    print(file=out)
+    for line in steps:
+        for taken in line.get("taken", []):
+            copy_too = " + transposed copy" * line["transpose"]
+            print(f"- {line['form']}{copy_too}, n = {line['n']}: {taken}", file=out)
+    pinned = (copy or {}).get("bytes_per_second")
+    if pinned:
+        print(f"\nfrom pinned memory: {pinned / 1e9:.1f} GB/s ({copy['bytes'] / GIB:g} GiB, PyTorch's copy)",
+              file=out)
+    elif copy:
+        errors.append(f"copy from pinned memory: {copy['error']}")
+    for line in lines:
+        if line["kind"] == "streaming" and "error" not in line:
+            speeds = ", ".join(
+                f"{way} {line['ms_' + way]:.1f} ms, {line['gb_per_second_' + way]:.1f} GB/s"
+                + (f" ({line['gb_per_second_' + way] * 1e9 / pinned:.0%} of the copy)" if pinned else "")
+                for way in ("forward", "backward"))
+            print(f"\nlimit {line['limit'] / GIB:g} GiB, n = 1, {line['form']}, "
+                  f"matrix {line['bytes'] / GIB:.3f} GiB: {speeds}; peak {line['peak'] / GIB:.3f} GiB, "
+                  f"{'within' if line['within_limit'] else 'OVER'} the limit", file=out)
+        elif line["kind"] in ("streaming", "end") and "error" in line:
+            errors.append(f"{line['kind']}: {line['error']}")
+    for error in errors:
+        print(f"- {error}", file=out)
+
+
+def progress_sparse(who, value):
+    what = value.get("error") or (f"forward {value['ms_forward']:.3f} ms, both {value['ms']:.3f} ms, "
+                                  f"{value['peak'] / GIB:.3f} GiB")
+    print(f"{who}, n = {value.get('n')}: {what}", file=sys.stderr, flush=True)
+
+
 def key_of(value):
     return value["row"], value["mode"], value["gradient"], value.get("way", "conv1d")
 
 
 def progress(who, value):
+    if value.get("kind") == "step" and "form" in value:
+        progress_sparse(f"{who} {value['form']}", value)
     if "row" in value and value.get("kind") != "row":
         what = value.get("error") or f"{value['ms']:.3f} ms, {value['peak'] / GIB:.3f} GiB"
         cap = f", cap {cap_name(value['cap'])}" if "cap" in value else ""
@@ -352,6 +569,13 @@ def entry_of(table_name, row, index, way, torch, lines, caps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", help="the bench executable `step`")
+    parser.add_argument("--sparse", action="store_true",
+                        help="sparse products instead; --bench is then the executable `sparse_step`")
+    parser.add_argument("--only-n", default="1,8,64", help="with --sparse: numbers of dense vectors")
+    parser.add_argument("--skip", default="",
+                        help="with --sparse: what PyTorch leaves out, such as COO or COO/64,CSR/64")
+    parser.add_argument("--sparse-rows", type=int, default=268800, help="with --sparse: rows and columns")
+    parser.add_argument("--nnz-per-row", type=int, default=1100, help="with --sparse: entries of a row")
     parser.add_argument("--rows", default="all", help="all, small, or parts of rows' names")
     parser.add_argument("--modes", default="tf32,f32,bf16,f16")
     parser.add_argument("--caps", default="0,64MiB,512MiB", help="none is a cap, too")
@@ -369,6 +593,8 @@ def main():
     parser.add_argument("--out", help="writes the tables to this file, too")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.worker and arguments.sparse:
+        return sparse_worker(arguments.timings, arguments.timing_ms)
     if arguments.worker:
         return worker(arguments.timings, arguments.timing_ms)
     if not arguments.bench:
@@ -376,6 +602,8 @@ def main():
     arguments.bench = os.path.abspath(arguments.bench)
     if not os.access(arguments.bench, os.X_OK):
         parser.error(f"--bench: {arguments.bench} is no executable; .ci/gpu-bundle builds it")
+    if arguments.sparse:
+        return compare_sparse(arguments)
     caps = parse_caps(arguments.caps)
     common = ["--caps", ",".join(map(cap_argument, caps))] + ["--measured"] * arguments.measured
     none = {"error": "not run"}

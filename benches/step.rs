@@ -9,13 +9,14 @@
 //! cargo bench --bench step -- --spike --gradients random
 //! ```
 
+mod common;
+
 use capgrad::{Conv1dOptions, DType, Device, Padding, Purpose, Ranking, Tape, Tensor, parse_bytes};
 use clap::{Parser, ValueEnum};
+use common::{Lines, median, taken};
 use serde::Serialize;
 use serde_json::json;
 use std::error::Error;
-use std::fs::File;
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -302,12 +303,6 @@ struct Case {
     gradient: Gradient,
 }
 
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    let middle = times.len() / 2;
-    if times.len() % 2 == 1 { times[middle] } else { (times[middle - 1] + times[middle]) / 2.0 }
-}
-
 fn measure(arguments: &Arguments, case: &Case) -> capgrad::Result<Measured> {
     let device = &arguments.device;
     let options = case.row.options();
@@ -346,17 +341,6 @@ fn measure(arguments: &Arguments, case: &Case) -> capgrad::Result<Measured> {
     device.synchronize()?;
     let after = device.report();
 
-    let mut taken: Vec<String> = device
-        .plans()
-        .iter()
-        .map(|plan| {
-            let candidate = plan.taken();
-            let (name, split) = (&candidate.name, &candidate.split);
-            let split = if split.is_empty() { "".into() } else { format!(", {split}") };
-            format!("{}: {name}{split}; {} bytes", plan.operation(), candidate.workspace)
-        })
-        .collect();
-    taken.sort();
     let ms = median(&mut times);
     let (base, tensors) = (after.live.total(), case.row.tensor_bytes(case.mode, case.gradient));
     let over_tensors = report.peak as i64 - base as i64 - tensors as i64;
@@ -374,25 +358,17 @@ fn measure(arguments: &Arguments, case: &Case) -> capgrad::Result<Measured> {
         within_cap: case.cap.0.is_none_or(|cap| over_tensors <= cap as i64),
         driver_peak: report.driver.map(|driver| driver.pool_used_peak),
         driver_base: after.driver.map(|driver| driver.pool_used),
-        taken,
+        taken: taken(device),
     })
 }
 
-/// Where the lines go.
+/// Where the lines go, and how many of them say that something failed.
 struct Output {
-    file: Option<File>,
+    lines: Lines,
     failures: usize,
 }
 
 impl Output {
-    fn line(&mut self, value: &serde_json::Value) -> std::io::Result<()> {
-        println!("{value}");
-        match &mut self.file {
-            Some(file) => writeln!(file, "{value}"),
-            None => Ok(()),
-        }
-    }
-
     /// Measures and prints one case; one that fails is a line too, and the next one is tried.
     fn case(
         &mut self,
@@ -415,7 +391,7 @@ impl Output {
                 fields.insert("error".into(), error.to_string().into());
             }
         }
-        self.line(&value)?;
+        self.lines.line(&value)?;
         if arguments.plans {
             let mut plans = arguments.device.plans();
             plans.sort_by(|a, b| a.operation().cmp(b.operation()));
@@ -454,7 +430,7 @@ impl Output {
                 (pair[0].1.ms.max(pair[1].1.ms) / pair[0].1.ms.min(pair[1].1.ms), pair[1].0)
             })
             .fold((1.0, 0), |most: (f64, usize), next| if next.0 > most.0 { next } else { most });
-        self.line(&json!({
+        self.lines.line(&json!({
             "kind": "sweep", "mode": mode, "cap": cap, "points": points.len(),
             "bytes_per_sample": slope, "most_off_line": off_line,
             "most_over_tensors": points.iter().map(|(_, m)| m.over_tensors).max(),
@@ -470,8 +446,8 @@ fn or<T: Clone>(given: &[T], otherwise: &[T]) -> Vec<T> {
 
 fn run(arguments: &Arguments) -> Result<usize, Box<dyn Error>> {
     let device = &arguments.device;
-    let file = arguments.json.as_ref().map(File::create).transpose()?;
-    let mut output = Output { file, failures: 0 };
+    let lines = Lines::new(arguments.json.as_deref())?;
+    let mut output = Output { lines, failures: 0 };
     device.set_seed(1);
     device.set_ranking(if arguments.measured { Ranking::Measured } else { Ranking::Predicted });
     let mib = |mib: u64| Cap(Some(mib << 20));
@@ -514,7 +490,7 @@ fn run(arguments: &Arguments) -> Result<usize, Box<dyn Error>> {
                 let [x, w, b, y] = row.shapes();
                 let tensors: Vec<_> =
                     gradients.iter().map(|&g| row.tensor_bytes(mode, g)).collect();
-                output.line(&json!({
+                output.lines.line(&json!({
                     "kind": "row", "row": row.name(), "mode": mode, "sizes": row,
                     "padding": row.padding(), "x": x, "w": w, "b": b, "y": y,
                     "gradients": gradients, "tensors": tensors,

@@ -6,12 +6,13 @@
 //! cargo run --example sparse_training
 //! cargo run --example sparse_training -- --grid 700x384 --nnz-per-row 1100
 //! cargo run --example sparse_training -- --matrix-device second-cpu
+//! cargo run --example sparse_training -- --form csr
 //! ```
 
 use capgrad::optim::AdamOptions;
 use capgrad::{
-    Adam, Conv1d, ConvTranspose1d, DType, Device, Padding, Parameter, Reduction, SparseMatrix,
-    Tape, Tensor, Var, format_bytes, parse_bytes,
+    Adam, Conv1d, ConvTranspose1d, DType, Device, Padding, Parameter, Reduction, SparseForm,
+    SparseMatrix, SparseOptions, StoredTranspose, Tape, Tensor, Var, format_bytes, parse_bytes,
 };
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -47,6 +48,19 @@ struct Arguments {
     /// The model's device if left out.
     #[arg(long)]
     matrix_device: Option<String>,
+    /// How the operator's entries are kept on a GPU: auto, csr, tiled or streamed. A CPU keeps csr.
+    #[arg(long, default_value = "auto", value_parser = parse_form)]
+    form: SparseForm,
+}
+
+fn parse_form(text: &str) -> Result<SparseForm, String> {
+    match text {
+        "auto" => Ok(SparseForm::Auto),
+        "csr" => Ok(SparseForm::Csr),
+        "tiled" => Ok(SparseForm::Tiled),
+        "streamed" => Ok(SparseForm::Streamed),
+        _ => Err("expected auto, csr, tiled or streamed".into()),
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -174,17 +188,32 @@ fn main() -> Result<(), Box<dyn Error>> {
         .into());
     }
 
-    let a = operator(size, arguments.nnz_per_row)?.to(&matrix_device)?;
-    println!(
-        "operator {}×{}, {} entries, {} resident on {matrix_device}",
-        a.rows(),
-        a.cols(),
-        a.nnz(),
-        format_bytes(a.bytes() as u64)
-    );
+    let host = operator(size, arguments.nnz_per_row)?;
+    // Before the operator moves, since its form depends on them.
     for device in &devices {
         device.set_workspace_cap(arguments.cap);
         device.set_memory_limit(arguments.limit)?;
+    }
+    let options = SparseOptions {
+        stored_transpose: StoredTranspose::Never,
+        width: arguments.batch,
+        form: arguments.form,
+    };
+    let a = host.to_with(&matrix_device, options)?;
+    drop(host);
+    println!(
+        "operator {}×{}, {} entries, {}{} for {matrix_device}",
+        a.rows(),
+        a.cols(),
+        a.nnz(),
+        format_bytes(a.bytes() as u64),
+        if a.form() == SparseForm::Streamed { " in the host's memory" } else { "" },
+    );
+    if let Some(layout) = a.layout() {
+        print!("{layout}");
+    }
+    println!();
+    for device in &devices {
         device.reset_peak();
     }
     // The model works on lengths that can be halved twice.

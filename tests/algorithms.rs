@@ -57,7 +57,10 @@ fn run(sizes: &Sizes, o: &Operands, device: &Device) -> [Tensor; 3] {
 /// A GPU without NVIDIA's libraries.
 fn without_libraries() -> Option<Device> {
     cuda_devices().next()?;
-    Some(Device::new_cuda(0, CudaOptions { poison: true, kernels_only: true }).unwrap())
+    Some(
+        Device::new_cuda(0, CudaOptions { poison: true, kernels_only: true, ..Default::default() })
+            .unwrap(),
+    )
 }
 
 #[test]

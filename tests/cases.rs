@@ -4,7 +4,10 @@
 
 mod support;
 
-use capgrad::{Conv1dOptions, DType, Device, Padding, Ranking, SparseMatrix, Tape, Var};
+use capgrad::{
+    Conv1dOptions, DType, Device, Padding, Ranking, SparseForm, SparseMatrix, SparseOptions, Tape,
+    Var,
+};
 use serde_json::Value;
 use support::sparse::transposed;
 use support::{Kind, assert_close, kinds, sparse_kinds, tensor};
@@ -113,8 +116,15 @@ macro_rules! build {
     }};
 }
 
-fn run_sparse(case: &Value, dtype: DType, device: &Device, apply: bool, view: bool) {
-    let id = format!("{}, apply {apply}, view {view}", case["id"].as_str().unwrap());
+fn run_sparse(
+    case: &Value,
+    dtype: DType,
+    device: &Device,
+    form: SparseForm,
+    apply: bool,
+    view: bool,
+) {
+    let id = format!("{}, {form:?}, apply {apply}, view {view}", case["id"].as_str().unwrap());
     let (rows, cols) = (size(case, "rows"), size(case, "cols"));
     let (i, j) = (sizes(&case["row_indices"]), sizes(&case["col_indices"]));
     let (given, width) = (numbers(&case["values"]), sizes(&case["x_shape"])[1]);
@@ -126,7 +136,8 @@ fn run_sparse(case: &Value, dtype: DType, device: &Device, apply: bool, view: bo
         DType::F16 => build!(capgrad::f16, r, c, &i, &j, given),
         _ => build!(capgrad::bf16, r, c, &i, &j, given),
     };
-    let a = a.to(device).unwrap();
+    let options = SparseOptions { form, ..Default::default() };
+    let a = a.to_with(device, options).unwrap();
     let a = if view { a.transpose() } else { a };
     let oriented = |name: &str, length: usize| {
         let data = numbers(&case[name]);
@@ -163,13 +174,15 @@ fn run_sparse(case: &Value, dtype: DType, device: &Device, apply: bool, view: bo
 fn every_sparse_case_gives_its_exact_results() {
     let cases = cases(SPARSE);
     assert_eq!(cases.len(), 6);
-    let forms = [(false, false), (true, false), (false, true), (true, true)];
+    let ways = [(false, false), (true, false), (false, true), (true, true)];
     for kind in sparse_kinds() {
         every_setting(kind, |device| {
             for case in &cases {
                 for dtype in DType::FLOATS {
-                    for (apply, view) in forms {
-                        run_sparse(case, dtype, device, apply, view);
+                    for (apply, view) in ways {
+                        for &form in support::sparse::forms(device) {
+                            run_sparse(case, dtype, device, form, apply, view);
+                        }
                     }
                 }
             }

@@ -181,7 +181,8 @@ fn theano_6045_batches_past_65535_equal_the_single_sample() {
             // Equal samples are the worst that a sum kept in one f32 can meet, and some of a
             // library's are: these are asked of our own kernels.
             let [.., dws, dbs] = if cuda {
-                let options = CudaOptions { poison: true, kernels_only: true };
+                let options =
+                    CudaOptions { poison: true, kernels_only: true, ..Default::default() };
                 run(&sizes, &many, &Device::new_cuda(0, options).unwrap())
             } else {
                 [ys, dxs, dws, dbs]

@@ -5,7 +5,7 @@
 mod support;
 
 use capgrad::{
-    DType, Device, Element, Error, Float, KIB, Ranking, SparseMatrix, SparseOptions,
+    DType, Device, Element, Error, Float, KIB, Ranking, SparseForm, SparseMatrix, SparseOptions,
     StoredTranspose, Tape, Tensor, Var, bf16, f16, no_grad,
 };
 use proptest::prelude::*;
@@ -31,14 +31,17 @@ fn build(entries: &Entries, dtype: DType) -> SparseMatrix {
 #[derive(Clone, Copy, Debug)]
 struct Form {
     stored: StoredTranspose,
+    kept: SparseForm,
     view: bool,
     apply: bool,
     trainable: bool,
 }
 
-fn forms() -> impl Iterator<Item = Form> {
-    (0..16).map(|bits| Form {
+fn forms(device: &Device) -> impl Iterator<Item = Form> + use<> {
+    let kept = support::sparse::forms(device);
+    (0..16 * kept.len()).map(move |bits| Form {
         stored: if bits & 1 == 0 { StoredTranspose::Never } else { StoredTranspose::Always },
+        kept: kept[bits / 16],
         view: bits & 2 != 0,
         apply: bits & 4 != 0,
         trainable: bits & 8 != 0,
@@ -49,9 +52,11 @@ fn forms() -> impl Iterator<Item = Form> {
 fn check(entries: &Entries, width: usize, dtype: DType, form: Form, seed: u64, device: &Device) {
     let what = format!("{}×{} x {width}, {dtype}, {form:?}", entries.rows, entries.cols);
     let given = if form.view { entries.transposed() } else { entries.clone() };
-    let options = SparseOptions { stored_transpose: form.stored, width, ..Default::default() };
+    let options = SparseOptions { stored_transpose: form.stored, width, form: form.kept };
     let a = build(&given, dtype).to_with(device, options).unwrap();
     assert_eq!(a.has_stored_transpose(), form.stored == StoredTranspose::Always);
+    // Without columns there are no strips of them.
+    assert!(a.form() == form.kept || given.cols == 0, "{what}: {:?}", a.form());
     let a = if form.view { a.transpose() } else { a };
     let mut numbers = Numbers(seed);
     let x = numbers.sixteenths(entries.cols * width);
@@ -119,12 +124,13 @@ fn generated_products_agree_with_the_reference_under_every_cap() {
         let config = ProptestConfig { cases: 1_500, ..ProptestConfig::default() };
         let sizes = (0usize..30, 0usize..30, 0usize..200, 0usize..20);
         let cap = prop_oneof![Just(0), Just(1), 0u64..500, 0u64..20_000];
-        let rest = (cap, 0usize..4, 0usize..16, any::<bool>(), any::<u64>());
+        let rest = (cap, 0usize..4, 0usize..48, any::<bool>(), any::<u64>());
         proptest!(config, |((rows, cols, nnz, width) in sizes, rest in rest)| {
             let (cap, dtype, form, measured, seed) = rest;
             device.set_workspace_cap(cap);
             device.set_ranking(if measured { Ranking::Measured } else { Ranking::Predicted });
-            let form = forms().nth(form).unwrap();
+            let all: Vec<Form> = forms(&device).collect();
+            let form = all[form % all.len()];
             let entries = distinct(rows, cols, nnz, seed);
             check(&entries, width, DType::FLOATS[dtype], form, seed ^ 9, &device);
         });
@@ -140,7 +146,7 @@ fn every_width_form_and_dtype_agrees() {
             device.set_workspace_cap(cap);
             for width in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 31, 64, 143] {
                 for dtype in DType::FLOATS {
-                    for form in forms() {
+                    for form in forms(&device) {
                         check(&entries, width, dtype, form, width as u64, &device);
                     }
                 }
@@ -231,7 +237,7 @@ fn empty_sides_and_no_entries_give_zeros() {
         for dtype in DType::FLOATS {
             for (rows, cols, width) in [(1, 0, 2), (3, 0, 2), (3, 4, 2), (0, 4, 2), (3, 4, 0)] {
                 let empty = Entries { rows, cols, i: vec![], j: vec![], values: vec![] };
-                for form in forms() {
+                for form in forms(&device) {
                     check(&empty, width, dtype, form, 1, &device);
                 }
             }

@@ -207,10 +207,10 @@ fn values_that_adam_trains_leave_no_stale_transpose_or_symmetry_behind() {
         let start = entries(places.iter().map(value).collect());
         let fresh = || SparseMatrix::from_coo(n, n, &start.i, &start.j, &start.values).unwrap();
         let always = SparseOptions {
-                stored_transpose: StoredTranspose::Always,
-                width: 3,
-                ..Default::default()
-            };
+            stored_transpose: StoredTranspose::Always,
+            width: 3,
+            ..Default::default()
+        };
         let matrices = [
             ("plain", fresh().to(&device).unwrap()),
             ("stored transpose", fresh().to_with(&device, always).unwrap()),

@@ -1,7 +1,11 @@
-//! What the benches share: the named shapes and random data.
+//! What the benches share: the named shapes, random data, and lines of JSON.
 #![allow(dead_code)] // Each bench uses its part.
 
+pub mod matrices;
+
 use capgrad::{Conv1dOptions, DType, Device, Padding, SparseMatrix, Tensor};
+use std::fs::File;
+use std::io::Write;
 
 /// One convolution. The padding keeps the length.
 pub struct ConvShape {
@@ -102,4 +106,41 @@ pub fn random_matrix(size: usize, per_row: usize, reach: usize) -> capgrad::Resu
     }
     let row_offsets: Vec<i64> = (0..=size).map(|row| (row * per_row) as i64).collect();
     SparseMatrix::from_csr_owned(size, size, row_offsets, col_indices, values)
+}
+
+/// Where lines of JSON go: the standard output, and a file if one is named.
+pub struct Lines(Option<File>);
+
+impl Lines {
+    pub fn new(path: Option<&str>) -> std::io::Result<Lines> {
+        path.map(File::create).transpose().map(Lines)
+    }
+
+    pub fn line(&mut self, value: &serde_json::Value) -> std::io::Result<()> {
+        println!("{value}");
+        match &mut self.0 {
+            Some(file) => writeln!(file, "{value}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The middle one. Sorts them.
+pub fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    let middle = times.len() / 2;
+    if times.len() % 2 == 1 { times[middle] } else { (times[middle - 1] + times[middle]) / 2.0 }
+}
+
+/// What each plan of a device takes, in words.
+pub fn taken(device: &Device) -> Vec<String> {
+    let describe = |plan: &capgrad::Plan| {
+        let candidate = plan.taken();
+        let (name, split) = (&candidate.name, &candidate.split);
+        let split = if split.is_empty() { "".into() } else { format!(", {split}") };
+        format!("{}: {name}{split}; {} bytes", plan.operation(), candidate.workspace)
+    };
+    let mut taken: Vec<String> = device.plans().iter().map(|plan| describe(plan)).collect();
+    taken.sort();
+    taken
 }

@@ -29,7 +29,11 @@ pub struct CudaOptions {
     /// Fills new memory with NaN patterns before it is handed out, so that a result that was not
     /// written shows. For tests: it costs time.
     pub poison: bool,
-    /// Leaves cuBLAS and cuDNN out, as on a machine without them: all is computed by this crate's own
+    /// Most bytes of shared memory that a block of a kernel takes; the chip's own if left out. Column
+    /// strips of sparse matrices are as wide as it allows. For tests, which try what smaller chips
+    /// have.
+    pub shared_per_block: Option<usize>,
+    /// Leaves cuBLAS, cuDNN and cuSPARSE out, as on a machine without them: all is computed by this crate's own
     /// kernels, which are deterministic, need no workspace, and add up long sums in short stretches;
     /// large products are many times slower.
     pub kernels_only: bool,

@@ -1,13 +1,13 @@
 //! Products of a sparse matrix with a dense tensor. The product with a constant matrix saves
 //! nothing of the dense side: its gradient needs the matrix alone, which is resident already.
 
-use crate::device::Query;
 use crate::device::spec::{DenseLayout, SparseProduct, SparseSpec};
+use crate::device::{Query, Ranking};
 use crate::error::{Error, Result};
 use crate::plan::{Plan, PlannedCall, preview};
+use crate::shape::Shape;
 use crate::sparse::SparseMatrix;
 use crate::tape::{Backward, Rule, Saved, Var};
-use crate::shape::Shape;
 use crate::tensor::{Tensor, require_alike};
 use std::sync::Arc;
 
@@ -54,7 +54,17 @@ fn product_of(a: &SparseMatrix, transposed: bool) -> SparseProduct {
     }
 }
 
-/// `a·x`, or `aᵀ·x`. `values` replace the stored ones.
+/// What has come in of input `i`'s gradient, for a product of `like`'s dtype and device to be added
+/// to it. Not where candidates are measured: each is timed by several runs into the result, which
+/// would add as many products. There the tape adds.
+fn take_sum(cx: &mut Backward<'_>, i: usize, shape: &[usize], like: &Tensor) -> Option<Tensor> {
+    match like.device().ranking() {
+        Ranking::Predicted => cx.take_sum(i, shape, like),
+        Ranking::Measured => None,
+    }
+}
+
+/// `a·x`, or `aᵀ·x`, added to `sum` if there is one. `values` replace the stored ones.
 fn multiply(
     op: &'static str,
     a: &SparseMatrix,
@@ -62,6 +72,7 @@ fn multiply(
     transposed: bool,
     dense: &Dense,
     x: &Tensor,
+    sum: Option<Tensor>,
 ) -> Result<Tensor> {
     // Symmetry and the transposed copy are those of the stored values.
     let product = match values {
@@ -73,11 +84,15 @@ fn multiply(
     let spec = SparseSpec {
         transpose: transpose.map(|transpose| transpose.spec),
         values_apart: values.is_some(),
+        accumulate: sum.is_some(),
         ..a.spec(product, dense.layout, dense.width)
     };
     let length = if transposed { a.cols() } else { a.rows() };
     let shape = dense_shape(dense.layout, length, dense.width);
-    let out = Tensor::result(op, shape, x.dtype(), x.device())?;
+    let out = match sum {
+        Some(sum) => sum,
+        None => Tensor::result(op, shape, x.dtype(), x.device())?,
+    };
     let stored = a.stored();
     let mut operands = stored.arrays(values.unwrap_or(&stored.values));
     if let Some(transpose) = transpose {
@@ -175,7 +190,7 @@ impl SparseMatrix {
 
     fn constant_product(&self, op: &'static str, layout: DenseLayout, x: &Var) -> Result<Var> {
         let dense = Dense::check(op, self, x.tensor(), layout)?;
-        let out = multiply(op, self, None, false, &dense, x.tensor())?;
+        let out = multiply(op, self, None, false, &dense, x.tensor(), None)?;
         Var::record(op, out, &[x], |_| ConstantRule {
             op,
             a: self.clone(),
@@ -198,7 +213,7 @@ impl SparseMatrix {
         }
         require_alike(op, &self.stored().values, values.tensor())?;
         let dense = Dense::check(op, self, x.tensor(), layout)?;
-        let out = multiply(op, self, Some(values.tensor()), false, &dense, x.tensor())?;
+        let out = multiply(op, self, Some(values.tensor()), false, &dense, x.tensor(), None)?;
         Var::record(op, out, &[values, x], |_| TrainableRule {
             op,
             a: self.clone(),
@@ -224,7 +239,9 @@ impl Rule for ConstantRule {
 
     fn backward(&mut self, dy: Tensor, cx: &mut Backward<'_>) -> Result<()> {
         self.values.take(cx)?;
-        let dx = multiply(self.op, &self.a, None, true, &self.dense, &dy.dense()?)?;
+        let (op, a, dense) = (self.op, &self.a, &self.dense);
+        let sum = take_sum(cx, 0, &dense_shape(dense.layout, a.cols(), dense.width), &dy);
+        let dx = multiply(op, a, None, true, dense, &dy.dense()?, sum)?;
         drop(dy);
         cx.give(0, dx)
     }
@@ -248,11 +265,16 @@ impl Rule for TrainableRule {
         let dy = dy.dense()?;
         if let Some(x) = self.x.as_mut().filter(|_| cx.needs(0)) {
             let x = x.take(cx)?;
+            let sum = take_sum(cx, 0, &[a.nnz()], &dy);
             let spec = SparseSpec {
                 transpose: None,
+                accumulate: sum.is_some(),
                 ..a.spec(SparseProduct::Sampled, dense.layout, dense.width)
             };
-            let out = Tensor::result(op, [a.nnz()], dy.dtype(), dy.device())?;
+            let out = match sum {
+                Some(sum) => sum,
+                None => Tensor::result(op, [a.nnz()], dy.dtype(), dy.device())?,
+            };
             // Row and column of an entry change places in a transposed view.
             let (by_row, by_col) = if a.is_transposed() { (&x, &dy) } else { (&dy, &x) };
             let stored = a.stored();
@@ -264,7 +286,8 @@ impl Rule for TrainableRule {
         }
         if let Some(values) = self.values.as_mut().filter(|_| cx.needs(1)) {
             let values = values.take(cx)?;
-            let dx = multiply(op, a, Some(&values), true, dense, &dy)?;
+            let sum = take_sum(cx, 1, &dense_shape(dense.layout, a.cols(), dense.width), &dy);
+            let dx = multiply(op, a, Some(&values), true, dense, &dy, sum)?;
             drop((values, dy));
             cx.give(1, dx)?;
         }

@@ -60,7 +60,10 @@ impl PlannedCall<'_> {
             best = best.min(seconds);
             Ok(seconds)
         };
-        let plan = plan(device, self.op, self.query, cap, Some(&mut measure))?;
+        // Timing runs a candidate again and again, which must not be added to a result every time.
+        let adds = matches!(self.query, Query::Sparse(spec, _) if spec.accumulate);
+        let measure: Option<Stopwatch<'_>> = if adds { None } else { Some(&mut measure) };
+        let plan = plan(device, self.op, self.query, cap, measure)?;
         let workspace = take_workspace(device, plan.taken())?;
         Ok((plan, workspace))
     }

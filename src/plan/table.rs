@@ -82,7 +82,8 @@ impl fmt::Display for Query {
                 write!(
                     f,
                     "sparse {what} {dtype}: {rows}×{cols}, nnz {nnz}, {size} vectors {layout}"
-                )
+                )?;
+                if spec.accumulate { write!(f, ", added to the result") } else { Ok(()) }
             }
         }
     }

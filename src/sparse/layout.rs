@@ -70,11 +70,7 @@ pub struct SparseOptions {
 
 impl Default for SparseOptions {
     fn default() -> Self {
-        SparseOptions {
-            stored_transpose: StoredTranspose::Auto,
-            width: 1,
-            form: SparseForm::Auto,
-        }
+        SparseOptions { stored_transpose: StoredTranspose::Auto, width: 1, form: SparseForm::Auto }
     }
 }
 
@@ -105,8 +101,10 @@ impl SparseLayout {
         let mut kinds = vec![Form::Csr];
         kinds.extend(strip.map(|strip| Form::Tiled { strip }));
         kinds.extend(streams.then_some(Form::Streamed));
-        let weighed: Vec<(Form, u64, f64)> =
-            kinds.iter().map(|&form| (form, forms.bytes(form), forms.seconds(form, None))).collect();
+        let weighed: Vec<(Form, u64, f64)> = kinds
+            .iter()
+            .map(|&form| (form, forms.bytes(form), forms.seconds(form, None)))
+            .collect();
         let asked = |form: &Form| SparseForm::of(*form) == options.form;
         // What a step has beside the matrix: a vector and its gradient on each side.
         let size = stored.dtype().size() as u64;
@@ -135,7 +133,13 @@ impl SparseLayout {
         SparseLayout {
             form,
             transpose,
-            matrix: format!("{} {}×{}, nnz {}", stored.dtype(), stored.rows, stored.cols, stored.nnz),
+            matrix: format!(
+                "{} {}×{}, nnz {}",
+                stored.dtype(),
+                stored.rows,
+                stored.cols,
+                stored.nnz
+            ),
             device: device.name().to_owned(),
             width: options.width,
             weighed,
@@ -232,7 +236,8 @@ impl fmt::Display for SparseLayout {
                 Form::Tiled { strip } => format!("tiled, strips of {strip}"),
                 Form::Streamed => "streamed from the host".to_owned(),
             };
-            let verdict = if form == self.form { format!("taken: {}", self.reason) } else { String::new() };
+            let verdict =
+                if form == self.form { format!("taken: {}", self.reason) } else { String::new() };
             let bytes = format_bytes(bytes);
             writeln!(f, "  {name:<28} {bytes:>12} {:>24.3}  {verdict}", seconds * 1e3)?;
         }

@@ -10,3 +10,5 @@ pub(crate) mod tiled;
 pub use assemble::{BuildError, EntryMap, Index, Offsets};
 pub use layout::{SparseForm, SparseLayout, SparseOptions, StoredTranspose};
 pub use matrix::SparseMatrix;
+#[cfg(test)]
+pub(crate) use stored::Stored;

@@ -64,6 +64,15 @@ impl Stored {
         self.values.device()
     }
 
+    /// With offsets of 64 bits, as a matrix of very many entries has them.
+    #[cfg(test)]
+    pub(crate) fn widened(mut self) -> Stored {
+        let offsets = to_vec::<i32>(&self.row_offsets).unwrap();
+        let wide: Vec<i64> = offsets.into_iter().map(i64::from).collect();
+        self.row_offsets = Tensor::from_vec(wide, [self.rows + 1], self.device()).unwrap();
+        self
+    }
+
     /// Bytes of all arrays, wherever they are.
     pub(crate) fn bytes(&self) -> usize {
         self.arrays(&self.values).iter().map(|array| array.bytes()).sum()

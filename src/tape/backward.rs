@@ -48,6 +48,24 @@ impl Backward<'_> {
         }
     }
 
+    /// Takes out what has come in so far of input `i`'s gradient, for a rule that adds its own share
+    /// to it in place and gives back the sum: no memory for the share alone. `None` where nothing
+    /// has come in, where somebody else holds it, and where it is not `like` in dtype and device.
+    ///
+    /// A rule that fails afterwards fails the whole pass, which drops what has come in; so nobody
+    /// sees a gradient that is half added to.
+    pub(crate) fn take_sum(&mut self, i: usize, shape: &[usize], like: &Tensor) -> Option<Tensor> {
+        let id = self.inputs.get(i)?.as_ref()?.id;
+        let (_, sum) = self.pending.get(&id)?;
+        // A sum that a gradient that is kept, another node or a caller holds too is shared.
+        let fits = sum.is_unshared()
+            && !sum.is_uniform()
+            && sum.dims() == shape
+            && sum.dtype() == like.dtype()
+            && sum.device() == like.device();
+        if fits { self.pending.remove(&id).map(|(_, sum)| sum) } else { None }
+    }
+
     /// Goes on from a value that has been recorded during this pass.
     pub(super) fn continue_from(&mut self, value: &Var, gradient: Tensor) -> Result<()> {
         match value.live_node() {

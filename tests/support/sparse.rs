@@ -1,6 +1,15 @@
 //! A naive sparse matrix in f64: a list of entries, in which places may repeat.
 
-use super::Numbers;
+use super::{Kind, Numbers};
+use capgrad::{Device, SparseForm};
+
+/// The forms in which a device keeps a matrix.
+pub fn forms(device: &Device) -> &'static [SparseForm] {
+    match Kind::of(device) {
+        Kind::Cpu => &[SparseForm::Csr],
+        Kind::Cuda => &[SparseForm::Csr, SparseForm::Tiled, SparseForm::Streamed],
+    }
+}
 
 /// Entries `(row, column, value)`; those at one place add up.
 #[derive(Clone, Debug)]

@@ -42,6 +42,10 @@ pub(super) struct Properties {
     pub(super) multiprocessors: usize,
     /// Bytes of its memory.
     pub(super) memory_bytes: usize,
+    /// Most bytes of shared memory that a block may be given.
+    pub(super) shared_per_block: usize,
+    /// Bytes of the second-level cache.
+    pub(super) cache_bytes: usize,
     /// Core clock in kHz.
     pub(super) clock_khz: usize,
     /// Memory clock in kHz and bus width in bits.
@@ -253,6 +257,8 @@ impl Properties {
             multiprocessors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             // SAFETY: the device was given by the driver.
             memory_bytes: unsafe { result::device::total_mem(device) }?,
+            shared_per_block: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            cache_bytes: attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
             clock_khz: attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
             memory_clock_khz: attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
             memory_bus_bits: attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,

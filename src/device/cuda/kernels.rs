@@ -224,6 +224,49 @@ kernels! {
         EXCHANGE_SHORT_ROWS = "exchange_short_rows",
         EXCHANGE_SHORT_ROWS_WIDE = "exchange_short_rows_wide",
     }
+    "sparse_rows" {
+        ROWS_ONE_CSR = "rows_one_csr",
+        ROWS_ONE_TILED = "rows_one_tiled",
+        ROWS_ONE_APART = "rows_one_apart",
+        ROWS_WIDE_CSR_1 = "rows_wide_csr_1",
+        ROWS_WIDE_CSR_2 = "rows_wide_csr_2",
+        ROWS_WIDE_CSR_4 = "rows_wide_csr_4",
+        ROWS_WIDE_TILED_1 = "rows_wide_tiled_1",
+        ROWS_WIDE_TILED_2 = "rows_wide_tiled_2",
+        ROWS_WIDE_TILED_4 = "rows_wide_tiled_4",
+        ROWS_WIDE_APART_1 = "rows_wide_apart_1",
+        ROWS_WIDE_APART_2 = "rows_wide_apart_2",
+        ROWS_WIDE_APART_4 = "rows_wide_apart_4",
+        ROWS_SHORT_1 = "rows_short_1",
+        ROWS_SHORT_2 = "rows_short_2",
+        ROWS_SHORT_4 = "rows_short_4",
+        ROWS_SPLIT_1 = "rows_split_1",
+        ROWS_SPLIT_2 = "rows_split_2",
+        ROWS_SPLIT_4 = "rows_split_4",
+        ROWS_JOIN = "rows_join",
+    }
+    "sparse_scatter" {
+        SCATTER_CSR_1 = "scatter_csr_1",
+        SCATTER_CSR_2 = "scatter_csr_2",
+        SCATTER_CSR_4 = "scatter_csr_4",
+        SCATTER_TILED_1 = "scatter_tiled_1",
+        SCATTER_TILED_2 = "scatter_tiled_2",
+        SCATTER_TILED_4 = "scatter_tiled_4",
+        SCATTER_APART_1 = "scatter_apart_1",
+        SCATTER_APART_2 = "scatter_apart_2",
+        SCATTER_APART_4 = "scatter_apart_4",
+        SAMPLED_CSR = "sampled_csr",
+        SAMPLED_APART = "sampled_apart",
+    }
+    "sparse_strips" {
+        STRIPS_FORWARD = "strips_forward",
+        STRIPS_TRANSPOSED = "strips_transposed",
+        STRIPS_ORDERED_TILED = "strips_ordered_tiled",
+        STRIPS_ORDERED_APART = "strips_ordered_apart",
+        ROWS_ORDERED = "rows_ordered",
+        STRIPS_JOIN = "strips_join",
+        SUMS_FINISH = "sums_finish",
+    }
     "update" { SGD = "sgd", MOMENTUM = "momentum", ADAM = "adam" }
 }
 

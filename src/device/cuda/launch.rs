@@ -21,6 +21,8 @@ pub(super) struct Grid {
     pub(super) shared: u32,
 }
 
+/// Bytes of shared memory that every chip gives a block without being asked.
+const UNASKED: usize = 48 << 10;
 /// Most blocks along the first axis; along the others it is 65,535.
 const MOST_BLOCKS: usize = i32::MAX as usize;
 
@@ -31,9 +33,8 @@ impl Grid {
         Grid { blocks: [blocks, 1, 1], threads: threads as u32, shared: 0 }
     }
 
-    /// At most 48 KiB, which every chip gives a block without being asked.
+    /// At most what the device's blocks may have.
     pub(super) fn with_shared(self, bytes: usize) -> Grid {
-        debug_assert!(bytes <= 48 << 10);
         Grid { shared: bytes as u32, ..self }
     }
 }
@@ -106,6 +107,13 @@ impl Cuda {
     ) -> Result<()> {
         let function = self.gpu().function(kernel, scalar)?;
         self.gpu().enter()?;
+        if grid.shared as usize > UNASKED {
+            use sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is loaded, and the driver checks the number.
+            unsafe { sys::cuFuncSetAttribute(function.0, attribute, grid.shared as i32) }
+                .check("cuFuncSetAttribute")?;
+        }
         let words = args.words.as_mut_ptr();
         let mut pointers: SmallVec<[*mut c_void; 16]> = args
             .starts

@@ -44,6 +44,8 @@ const DRIVER: &[&str] = &[
     "cuModuleLoadDataEx",
     "cuModuleGetFunction",
     "cuLaunchKernel",
+    "cuFuncSetAttribute",
+    "cuStreamWaitEvent",
     "cuGetErrorName",
     "cuGetErrorString",
 ];

@@ -7,6 +7,7 @@
 
 use super::error::Check;
 use super::gpu::Gpu;
+use super::pinned::pinned;
 use crate::device::Buffer;
 use crate::error::{Error, Result};
 use crate::memory::DriverMemory;
@@ -265,11 +266,15 @@ fn buffer(storage: &Storage) -> &DeviceBuffer {
     buffer.expect("a CUDA device is only given tensors of its own")
 }
 
-/// Address of a tensor's first element.
+/// Address of a tensor's first element, for kernels: they read pinned memory of the host, too.
 pub(super) fn pointer(x: &Tensor) -> u64 {
+    let skipped = (x.offset() * x.dtype().size()) as u64;
+    if let Some((pinned, _)) = pinned(x) {
+        return pinned.address() + skipped;
+    }
     let block = buffer(x.storage());
     debug_assert!((x.offset() + usize::from(x.is_uniform())) * x.dtype().size() <= block.bytes());
-    block.address() + (x.offset() * x.dtype().size()) as u64
+    block.address() + skipped
 }
 
 /// Address of a workspace; null where there is none.

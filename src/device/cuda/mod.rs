@@ -22,6 +22,7 @@ mod layout;
 mod libraries;
 mod memory;
 mod norm;
+mod pinned;
 mod planned;
 mod pool;
 mod random;
@@ -29,6 +30,7 @@ mod rates;
 mod reduce;
 mod rows;
 mod softmax;
+mod sparse;
 mod sums;
 mod update;
 
@@ -48,6 +50,7 @@ use cusparse::Cusparse;
 use gpu::Gpu;
 use memory::{DeviceBuffer, Stream, pointer};
 use parking_lot::Mutex;
+use pinned::{Copies, PinnedBuffer};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -60,6 +63,9 @@ pub(super) struct Cuda {
     scratch: DeviceBuffer,
     poison: bool,
     kernels_only: bool,
+    shared_per_block: usize,
+    /// Made when a matrix is streamed for the first time.
+    copies: Mutex<Option<Arc<Mutex<Copies>>>>,
     /// The scratch, and what the libraries took when they started.
     _charged: [Reservation; 2],
 }
@@ -84,8 +90,19 @@ impl Cuda {
             meter.reserve(SCRATCH_BYTES as u64, Purpose::Other)?,
         ];
         let scratch = stream.allocate(SCRATCH_BYTES)?;
-        let &CudaOptions { poison, kernels_only } = options;
-        Ok(Cuda { stream, scratch, poison, kernels_only, _charged: charged })
+        let &CudaOptions { poison, kernels_only, shared_per_block } = options;
+        let most = gpu_shared(&stream.gpu);
+        let shared_per_block = shared_per_block.map_or(most, |bytes| bytes.min(most));
+        let copies = Mutex::default();
+        Ok(Cuda {
+            stream,
+            scratch,
+            poison,
+            kernels_only,
+            shared_per_block,
+            copies,
+            _charged: charged,
+        })
     }
 
     fn gpu(&self) -> &Gpu {
@@ -107,6 +124,21 @@ impl Cuda {
         self.gpu().cusparse.as_ref().filter(|_| !self.kernels_only)
     }
 
+    /// Most bytes of shared memory of a block.
+    fn shared_per_block(&self) -> usize {
+        self.shared_per_block
+    }
+
+    /// The stream of copies that overlap with kernels.
+    fn copies(&self) -> Result<Arc<Mutex<Copies>>> {
+        let mut held = self.copies.lock();
+        if let Some(copies) = &*held {
+            return Ok(copies.clone());
+        }
+        let copies = Arc::new(Mutex::new(Copies::new(self.stream.gpu.clone())?));
+        Ok(held.insert(copies).clone())
+    }
+
     fn stream(&self) -> sys::CUstream {
         self.stream.raw
     }
@@ -115,6 +147,10 @@ impl Cuda {
     fn scratch(&self) -> u64 {
         self.scratch.address()
     }
+}
+
+fn gpu_shared(gpu: &Gpu) -> usize {
+    gpu.properties.shared_per_block
 }
 
 impl Backend for Cuda {
@@ -145,12 +181,30 @@ impl Backend for Cuda {
         Ok(Box::new(buffer))
     }
 
+    fn allocate_host(&self, bytes: usize) -> Result<Box<dyn Buffer>> {
+        Ok(Box::new(PinnedBuffer::new(self.stream.clone(), bytes)?))
+    }
+
+    fn streams(&self) -> bool {
+        true
+    }
+
+    fn strip(&self, dtype: DType, cols: usize) -> Option<usize> {
+        sparse::strip(self, dtype, cols)
+    }
+
     fn write(&self, out: &Tensor, data: &[u8]) -> Result<()> {
-        self.stream.write(pointer(out), data)
+        match pinned::pinned(out) {
+            Some((buffer, offset)) => buffer.write(offset, data),
+            None => self.stream.write(pointer(out), data),
+        }
     }
 
     fn read(&self, x: &Tensor, data: &mut [u8]) -> Result<()> {
-        self.stream.read(pointer(x), data)
+        match pinned::pinned(x) {
+            Some((buffer, offset)) => buffer.read(offset, data),
+            None => self.stream.read(pointer(x), data),
+        }
     }
 
     fn synchronize(&self) -> Result<()> {

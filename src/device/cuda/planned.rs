@@ -1,9 +1,9 @@
 //! The planned operations: which algorithms there are for a product or a convolution, and how a
 //! question's operands reach the one that was chosen.
 
-use super::{Cuda, conv, gemm};
+use super::{Cuda, conv, gemm, sparse};
 use crate::device::backend::{Query, Terms};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::Candidate;
 use crate::tensor::{Storage, Tensor};
 
@@ -13,8 +13,7 @@ pub(super) fn candidates(cuda: &Cuda, query: &Query, terms: Terms) -> Vec<Candid
         Query::Conv(pass, geometry, dtype) => {
             conv::candidates(cuda, *pass, geometry, *dtype, terms)
         }
-        // Sparse products have no kernels here yet; the planner says so.
-        Query::Sparse(..) => Vec::new(),
+        Query::Sparse(spec, dtype) => sparse::candidates(cuda, spec, *dtype, terms),
     }
 }
 
@@ -32,6 +31,6 @@ pub(super) fn run(
         Query::Conv(pass, geometry, _) => {
             conv::run(cuda, *pass, geometry, candidate, operands, out, workspace)
         }
-        Query::Sparse(..) => Err(Error::driver("sparse product", "no kernel")),
+        Query::Sparse(spec, _) => sparse::run(cuda, spec, candidate, operands, out, workspace),
     }
 }

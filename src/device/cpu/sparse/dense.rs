@@ -1,7 +1,9 @@
 //! Views of the dense operands that hide their layout: an element is `data[i * row + j * lane]`,
 //! where `i` is a row or column of the matrix and `j` one of the vectors.
 
+use super::lanes::widen;
 use crate::device::spec::DenseLayout;
+use crate::dtype::Float;
 use std::marker::PhantomData;
 
 /// A dense operand that is read.
@@ -40,6 +42,8 @@ pub(super) struct Target<'a, T> {
     data: *mut T,
     pub(super) row: usize,
     pub(super) lane: usize,
+    /// Whether finished sums are added to what is there.
+    pub(super) add: bool,
     borrow: PhantomData<&'a mut [T]>,
 }
 
@@ -54,12 +58,17 @@ impl<'a, T> Target<'a, T> {
     pub(super) fn new(data: &'a mut [T], side: usize, width: usize, layout: DenseLayout) -> Self {
         assert_eq!(side.checked_mul(width), Some(data.len()), "the operations check lengths");
         let (row, lane) = strides(side, width, layout);
-        Target { data: data.as_mut_ptr(), row, lane, borrow: PhantomData }
+        Target { data: data.as_mut_ptr(), row, lane, add: false, borrow: PhantomData }
+    }
+
+    /// The same elements, to which sums are added where `add`.
+    pub(super) fn adding(self, add: bool) -> Self {
+        Target { add, ..self }
     }
 
     /// A view of vectors that lie side by side, `width` to a row.
     pub(super) fn side_by_side(data: &'a mut [T], width: usize) -> Self {
-        Target { data: data.as_mut_ptr(), row: width, lane: 1, borrow: PhantomData }
+        Target { data: data.as_mut_ptr(), row: width, lane: 1, add: false, borrow: PhantomData }
     }
 
     /// The same elements as numbers of type `S`, which must be `T` itself.
@@ -68,7 +77,8 @@ impl<'a, T> Target<'a, T> {
         T: 'static,
     {
         assert_eq!(std::any::TypeId::of::<T>(), std::any::TypeId::of::<S>());
-        Target { data: self.data.cast(), row: self.row, lane: self.lane, borrow: PhantomData }
+        let Target { row, lane, add, .. } = self;
+        Target { data: self.data.cast(), row, lane, add, borrow: PhantomData }
     }
 
     /// The target whose row `first` is this one's row 0: for a buffer that holds rows from `first`
@@ -91,6 +101,30 @@ impl<'a, T> Target<'a, T> {
     #[inline(always)]
     pub(super) fn at(&self, i: usize, j: usize) -> *mut T {
         self.data.wrapping_add(i * self.row).wrapping_add(j * self.lane)
+    }
+}
+
+impl<T: Float> Target<'_, T> {
+    /// Writes finished sums of row `i` and vectors `first..`, or adds them to what is there: either
+    /// way each element is rounded once.
+    ///
+    /// # Safety
+    /// The elements must exist and be the caller's to write.
+    #[inline(always)]
+    pub(super) unsafe fn put(&self, i: usize, first: usize, sums: &[T::Sum]) {
+        // One branch for them all.
+        if self.add {
+            for (k, &sum) in sums.iter().enumerate() {
+                let to = self.at(i, first + k);
+                // SAFETY: the caller's promise.
+                unsafe { *to = T::narrow(widen(*to) + sum) };
+            }
+        } else {
+            for (k, &sum) in sums.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { *self.at(i, first + k) = T::narrow(sum) };
+            }
+        }
     }
 }
 

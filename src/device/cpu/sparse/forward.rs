@@ -4,7 +4,7 @@
 
 use super::dense::{Dense, Target};
 use super::lanes::{
-    add_lanes, dispatched, fma, for_blocks, prefetch_ahead, prefetch_lanes, store, widen, zeros,
+    add_lanes, dispatched, fma, for_blocks, prefetch_ahead, prefetch_lanes, widen, zeros,
 };
 use super::{Csr, interleave, numbers};
 use crate::dtype::Float;
@@ -19,7 +19,7 @@ const PIECES: usize = 32;
 /// Vectors are split between tasks at multiples of this.
 const LANES: usize = 32;
 
-/// Writes `A·X` for vectors `lanes`, with no workspace.
+/// Writes or adds `A·X` for vectors `lanes`, with no workspace.
 pub(super) fn rows<T: Float>(
     csr: &Csr<'_, T>,
     x: Dense<'_, T>,
@@ -31,7 +31,7 @@ pub(super) fn rows<T: Float>(
     }
 }
 
-/// Writes `A·X` for vectors that lie one after the other, by bringing a block of them side by side
+/// The same for vectors that lie one after the other, by bringing a block of them side by side
 /// in the workspace first: one cache line an entry instead of one a vector.
 pub(super) fn interleaved<T: Float>(
     csr: &Csr<'_, T>,
@@ -103,7 +103,7 @@ fn long_row<T: Float>(
     for (k, j) in lanes.enumerate() {
         let sum = sums[..used].iter().map(|s| s[k]).sum();
         // SAFETY: the row and the lane are inside the output, and this task's own.
-        unsafe { store(out.at(row, j), sum) };
+        unsafe { out.put(row, j, &[sum]) };
     }
 }
 
@@ -134,9 +134,7 @@ unsafe fn leaf_body<T: Float, const FMA: bool>(
         // SAFETY: the entries are a row's, so they and their columns exist; the lanes are inside
         // `x`, and (r, lane) is inside `out` and this task's own.
         unsafe {
-            each_block::<T, FMA>(csr, x, entries, lanes.clone(), |j, sum| {
-                store(out.at(r, j), sum);
-            });
+            each_block::<T, FMA>(csr, x, entries, lanes.clone(), |j, sums| out.put(r, j, sums));
         }
     }
 }
@@ -164,11 +162,13 @@ unsafe fn partial_body<T: Float, const FMA: bool>(
     let first = lanes.start;
     // SAFETY: the caller's promise.
     unsafe {
-        each_block::<T, FMA>(csr, x, entries, lanes, |j, sum| sums[j - first] = sum);
+        each_block::<T, FMA>(csr, x, entries, lanes, |j, block| {
+            sums[j - first..][..block.len()].copy_from_slice(block);
+        });
     }
 }
 
-/// Calls `done(lane, sum)` for each lane, with the sum over the entries.
+/// Calls `done(lane, sums)` for each block of lanes from `lane` on, with their sums over the entries.
 ///
 /// # Safety
 /// Entries and lanes must be inside the operands.
@@ -178,7 +178,7 @@ unsafe fn each_block<T: Float, const FMA: bool>(
     x: Dense<'_, T>,
     entries: Range<usize>,
     lanes: Range<usize>,
-    mut done: impl FnMut(usize, T::Sum),
+    mut done: impl FnMut(usize, &[T::Sum]),
 ) {
     macro_rules! block {
         ($w:ident, $unroll:expr, $beside:literal, $j:ident) => {{
@@ -186,9 +186,7 @@ unsafe fn each_block<T: Float, const FMA: bool>(
             let sums = unsafe {
                 dot::<T, $w, { $unroll }, $beside, FMA>(csr, x, $j, entries.clone())
             };
-            for (k, sum) in sums.into_iter().enumerate() {
-                done($j + k, sum);
-            }
+            done($j, &sums);
         }};
     }
     if x.row == 1 && x.lane == 1 {

@@ -2,7 +2,6 @@
 //! side by side out to where the result wants them.
 
 use super::dense::{Dense, Target};
-use super::lanes::store;
 use crate::dtype::Float;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -25,7 +24,8 @@ pub(super) fn interleave<T: Float>(x: Dense<'_, T>, first: usize, width: usize, 
     });
 }
 
-/// Writes sums (`rows.len() × width`, side by side) to `rows` of `out`, vectors `first..`.
+/// Writes sums (`rows.len() × width`, side by side) to `rows` of `out`, vectors `first..`, or adds
+/// them there.
 ///
 /// # Safety
 /// The elements of `out` must exist and be the caller's to write.
@@ -38,16 +38,14 @@ pub(super) unsafe fn flush<T: Float>(
 ) {
     if out.lane == 1 {
         for (sums, r) in sums.chunks_exact(width).zip(rows) {
-            for (k, &sum) in sums.iter().enumerate() {
-                // SAFETY: the caller's promise.
-                unsafe { store(out.at(r, first + k), sum) };
-            }
+            // SAFETY: the caller's promise.
+            unsafe { out.put(r, first, sums) };
         }
     } else {
         for k in 0..width {
             for (sum, r) in sums.iter().skip(k).step_by(width).zip(rows.clone()) {
                 // SAFETY: the caller's promise.
-                unsafe { store(out.at(r, first + k), *sum) };
+                unsafe { out.put(r, first + k, std::slice::from_ref(sum)) };
             }
         }
     }

@@ -55,18 +55,6 @@ pub(super) fn zeros<S: Real, const W: usize>() -> [S; W] {
     [S::zero(); W]
 }
 
-/// Writes a finished sum.
-///
-/// # Safety
-/// `to` must be an element that the caller may write.
-#[inline(always)]
-pub(super) unsafe fn store<T: Float>(to: *mut T, sum: T::Sum) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        *to = T::narrow(sum);
-    }
-}
-
 /// Asks for the matrix's entries `AHEAD` of entry `e`.
 #[inline(always)]
 pub(super) fn prefetch_ahead<T>(cols: &[i32], values: &[T], e: usize) {

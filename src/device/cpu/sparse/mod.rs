@@ -42,8 +42,9 @@ mod code {
 }
 
 /// Runs `A·X` or `Aᵀ·G` with one of its [`candidates`], on the rayon pool it is called in, and
-/// writes every element of `out`. The workspace holds what the candidate asked for, aligned to 64
-/// bytes; `stored_transpose` is there where the specification says so.
+/// writes every element of `out`, or adds to it where the specification says so. The workspace holds
+/// what the candidate asked for, aligned to 64 bytes; `stored_transpose` is there where the
+/// specification says so.
 ///
 /// # Panics
 /// Operands, workspace or candidate that do not fit the specification, which the operation and the
@@ -65,7 +66,7 @@ pub(super) fn run<T: Float>(
     };
     let n = spec.width;
     let x = Dense::new(x, from, n, spec.layout);
-    let out = Target::new(out, to, n, spec.layout);
+    let out = Target::new(out, to, n, spec.layout).adding(spec.accumulate);
     // By rows of whichever matrix has the result's rows as its own.
     let by_rows = match candidate.code {
         code::STORED | code::STORED_INTERLEAVED => {
@@ -97,8 +98,8 @@ pub(super) fn run<T: Float>(
 }
 
 /// Runs the sampled product with one of its [`candidates`]: `out[e] = Σ_j row_side[row e, j] ·
-/// col_side[col e, j]` over the pattern of `csr`. For `Y = A·X`, `row_side` is dY and `col_side` X;
-/// for `Y = Aᵀ·G` they are G and dY.
+/// col_side[col e, j]` over the pattern of `csr`, or `+=` where the specification says so. For
+/// `Y = A·X`, `row_side` is dY and `col_side` X; for `Y = Aᵀ·G` they are G and dY.
 ///
 /// # Panics
 /// As [`run`].
@@ -113,16 +114,16 @@ pub(super) fn run_sampled<T: Float>(
 ) {
     check_matrix(spec, csr);
     assert_eq!(out.len(), spec.nnz, "there is one product for each entry");
-    let n = spec.width;
+    let (n, add) = (spec.width, spec.accumulate);
     let row_side = Dense::new(row_side, spec.rows, n, spec.layout);
     let col_side = Dense::new(col_side, spec.cols, n, spec.layout);
     match (spec.product, candidate.code) {
         (SparseProduct::Sampled, code::SAMPLED) => {
-            sampled::entries(csr, row_side, col_side, n, out, false);
+            sampled::entries(csr, row_side, col_side, n, out, add);
         }
         (SparseProduct::Sampled, code::SAMPLED_INTERLEAVED) => {
             let block = candidate.params[0];
-            sampled::interleaved(csr, row_side, col_side, n, out, block, workspace);
+            sampled::interleaved(csr, row_side, col_side, n, out, add, block, workspace);
         }
         _ => unreachable!("{candidate:?} is not one for {spec:?}"),
     }

@@ -11,7 +11,8 @@ use rayon::prelude::*;
 /// Multiply-adds in one task.
 const GRAIN: usize = 1 << 16;
 
-/// Writes the products (or, for the later of several blocks of vectors, adds them), with no workspace.
+/// Writes the products (or adds them: to what the result holds, or for the later of several blocks of
+/// vectors), with no workspace.
 pub(super) fn entries<T: Float>(
     csr: &Csr<'_, T>,
     row_side: Dense<'_, T>,
@@ -29,12 +30,14 @@ pub(super) fn entries<T: Float>(
 }
 
 /// The same after bringing both sides' vectors side by side in the workspace, `block` at a time.
+#[allow(clippy::too_many_arguments)]
 pub(super) fn interleaved<T: Float>(
     csr: &Csr<'_, T>,
     row_side: Dense<'_, T>,
     col_side: Dense<'_, T>,
     n: usize,
     out: &mut [T],
+    add: bool,
     block: usize,
     workspace: &mut [u8],
 ) {
@@ -47,7 +50,7 @@ pub(super) fn interleaved<T: Float>(
         interleave::interleave(col_side, j, width, col_buffer);
         let row_side = Dense::side_by_side(row_buffer, width);
         let col_side = Dense::side_by_side(col_buffer, width);
-        entries(csr, row_side, col_side, width, out, j > 0);
+        entries(csr, row_side, col_side, width, out, add || j > 0);
     }
 }
 

@@ -149,6 +149,11 @@ fn at(layout: DenseLayout, side: usize, n: usize, i: usize, j: usize) -> usize {
     }
 }
 
+/// What the result holds before a product is added to it.
+fn held<T: Float>(len: usize) -> Vec<T> {
+    Lcg(29).values(len)
+}
+
 fn reference<T: Float>(case: &Case<'_, T>, spec: &SparseSpec) -> Vec<f64> {
     let (rows, cols, n) = (case.csr.rows, case.csr.cols, spec.width);
     let len = match spec.product {
@@ -157,6 +162,9 @@ fn reference<T: Float>(case: &Case<'_, T>, spec: &SparseSpec) -> Vec<f64> {
         SparseProduct::Sampled => case.csr.nnz(),
     };
     let mut out = vec![0.0; len];
+    if spec.accumulate {
+        out = held::<T>(len).iter().map(|held| held.to_f64()).collect();
+    }
     for r in 0..rows {
         for e in case.csr.offset(r)..case.csr.offset(r + 1) {
             let (c, v) = (case.csr.col_indices[e] as usize, case.csr.values[e].to_f64());
@@ -182,7 +190,8 @@ fn execute<T: Float>(
     len: usize,
 ) -> Vec<T> {
     // Poison shows whatever is not written, and whatever is read before it is.
-    let mut out = vec![T::from_f64(f64::NAN); len];
+    let poison = || vec![T::from_f64(f64::NAN); len];
+    let mut out = if spec.accumulate { held(len) } else { poison() };
     let mut workspace = workspace(candidate.workspace);
     let bytes = &mut bytemuck::cast_slice_mut(&mut workspace)[..candidate.workspace as usize];
     match spec.product {
@@ -216,7 +225,19 @@ fn check<T: Float>(case: &Case<'_, T>, spec: &SparseSpec, pools: &[rayon::Thread
     check_some(case, spec, pools, |_| true);
 }
 
+/// Each candidate, which writes its product and which adds it.
 fn check_some<T: Float>(
+    case: &Case<'_, T>,
+    spec: &SparseSpec,
+    pools: &[rayon::ThreadPool],
+    which: impl Fn(&Candidate) -> bool,
+) {
+    for accumulate in [false, true] {
+        check_one(case, &SparseSpec { accumulate, ..*spec }, pools, &which);
+    }
+}
+
+fn check_one<T: Float>(
     case: &Case<'_, T>,
     spec: &SparseSpec,
     pools: &[rayon::ThreadPool],
@@ -257,6 +278,40 @@ fn check_all<T: Float>(widths: &[usize]) {
             }
         }
     }
+}
+
+/// Sums that are exact in f32 and not in halves: what is held and the product are rounded together,
+/// once.
+#[test]
+fn a_half_that_is_added_to_is_rounded_once() {
+    fn with<T: Float>() {
+        let mut lcg = Lcg(31);
+        let (rows, cols, width) = (40, 50, 40);
+        let (i, j): (Vec<i32>, Vec<i32>) =
+            (0..600).map(|_| (lcg.below(rows) as i32, lcg.below(cols) as i32)).unzip();
+        let mut numbers = |n: usize| -> Vec<T> {
+            (0..n).map(|_| T::from_f64((lcg.below(33) as f64 - 16.0) / 16.0)).collect()
+        };
+        let built = from_coo(rows, cols, &i, &j, numbers(600), false).unwrap().csr;
+        let turned = transpose_csr(cols, &built, false).csr;
+        let mut case = case(&mut Lcg(0), [rows, cols], &built, &turned, width);
+        (case.row_side, case.col_side) = (numbers(rows * width), numbers(cols * width));
+        for product in [SparseProduct::Forward, SparseProduct::Transposed, SparseProduct::Sampled] {
+            for layout in [DenseLayout::Columns, DenseLayout::Rows] {
+                let spec = SparseSpec { accumulate: true, ..case.spec(product, layout, width) };
+                let exact = reference(&case, &spec);
+                for candidate in all_candidates::<T>(&spec) {
+                    let got = pool(2).install(|| execute(&case, &spec, &candidate, exact.len()));
+                    for (got, exact) in got.iter().zip(&exact) {
+                        let once = T::from_f64(*exact);
+                        assert!(*got == once, "{got:?}, not {once:?}: {spec:?} {candidate:?}");
+                    }
+                }
+            }
+        }
+    }
+    with::<f16>();
+    with::<bf16>();
 }
 
 /// All that there are block sizes for, and odd ones; fewer where the kernels are not optimised.

@@ -24,7 +24,8 @@ const LANES: usize = 32;
 /// Sums in a strip on the stack: 32 KiB of f32, the size of a first-level cache.
 const STRIP: usize = 8192;
 
-/// Sums straight into the result, which must be of the type of its sums.
+/// Sums straight into the result, which must be of the type of its sums: from zero, or from what it
+/// holds where the product is added.
 pub(super) fn direct<T: Float>(csr: &Csr<'_, T>, g: Dense<'_, T>, out: Target<'_, T>, n: usize) {
     let sums = out.same::<T::Sum>();
     let (threads, work) = (rayon::current_num_threads(), csr.nnz().saturating_mul(n));
@@ -45,7 +46,9 @@ pub(super) fn direct<T: Float>(csr: &Csr<'_, T>, g: Dense<'_, T>, out: Target<'_
         // SAFETY: the ranges of columns are disjoint and inside the result, and so are those of
         // lanes: each task owns its elements.
         unsafe {
-            clear(sums, cols.clone(), lanes.clone());
+            if !sums.add {
+                clear(sums, cols.clone(), lanes.clone());
+            }
             scatter(csr, g, sums, 0..csr.rows, 0..csr.nnz(), cols, lanes);
         }
     });

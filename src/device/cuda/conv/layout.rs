@@ -43,7 +43,7 @@ fn transpose(cuda: &Cuda, dtype: DType, t: Transpose, from: u64, to: u64, bias: 
 /// `[n, channels, length]` to channels-last `[n, left + length + right, channels]` with zeros in the
 /// padding.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn to_last(
+pub(in crate::device::cuda) fn to_last(
     cuda: &Cuda,
     dtype: DType,
     n: usize,
@@ -67,7 +67,7 @@ pub(super) fn to_last(
 
 /// Channels-last `[n, length, channels]` to `[n, channels, length]`, plus `bias[channel]` unless 0.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn from_last(
+pub(in crate::device::cuda) fn from_last(
     cuda: &Cuda,
     dtype: DType,
     n: usize,

@@ -13,6 +13,8 @@ mod product;
 mod tests;
 mod unfold;
 
+pub(super) use layout::{from_last, to_last};
+
 use super::{Cuda, memory};
 use crate::device::backend::Terms;
 use crate::device::spec::{ConvGeometry, ConvPass};

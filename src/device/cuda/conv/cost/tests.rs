@@ -38,6 +38,8 @@ fn h200() -> Properties {
         name: String::new(),
         compute_capability: (9, 0),
         multiprocessors: 132,
+        shared_per_block: 232_448,
+        cache_bytes: 50 << 20,
         memory_bytes: 141 << 30,
         clock_khz: 1_980_000,
         memory_clock_khz: 3_201_000,

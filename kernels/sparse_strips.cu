@@ -45,56 +45,98 @@ INLINE acc dot4(const Columns4& c, const Values4& v, const acc* x) {
     return sum;
 }
 
+// Pieces whose entries are on their way while those before are added up.
+#define BATCH 4
+
+// Rows of a warp's turn, 32, of which lane i knows where the piece of row i lies.
+struct Turn {
+    u32 begin, end, rows;
+};
+
+INLINE Turn turn_of(const Matrix& m, const Part& p, u64 strip, u64 base, u32 lane) {
+    const u32* marks = m.pieces + strip * m.rows;
+    Turn t;
+    t.begin = t.end = 0;
+    t.rows = base >= p.row_end ? 0 : p.row_end - base < 32 ? (u32)(p.row_end - base) : 32;
+    if (lane < t.rows) {
+        t.begin = marks[base + lane] & 0x3fffffffu;
+        t.end = marks[base + lane + 1] & 0x3fffffffu;
+    }
+    return t;
+}
+
+// Fills shared memory with a strip of x, and zeros after it.
+INLINE void load_strip(const Matrix& m, u64 strip, const scalar* x, u64 step, acc* strip_x) {
+    const scalar* source = x + strip * m.strip * step;
+    const u32 columns = (u32)columns_of_strip(m, strip), all = (u32)m.strip + 1;
+    // Several loads at a time: one after the other they would take longer than the entries.
+    for (u32 first = threadIdx.x; first < all; first += 8 * blockDim.x) {
+        acc some[8];
+#pragma unroll
+        for (u32 t = 0; t < 8; ++t) {
+            u32 i = first + t * blockDim.x;
+            some[t] = i < columns ? (acc)widen(source[i * step]) : acc(0);
+        }
+#pragma unroll
+        for (u32 t = 0; t < 8; ++t) {
+            u32 i = first + t * blockDim.x;
+            if (i < all) strip_x[i] = some[t];
+        }
+    }
+}
+
 // Grid: parts of the rows, groups of strips, vectors. Sums go to y, or with `partial` to [groups, n,
-// rows] there. A warp has 32 rows at a time, whose entries it goes through row by row.
-KERNEL __launch_bounds__(1024) strips_forward(const Matrix m, const scalar* x, u64 x_apart, scalar* y,
-                                              u64 y_apart, u64 n, u32 add, acc* partial) {
+// rows] there. `lanes` lanes have a row's piece, so that a warp has `32 / lanes` rows at a time.
+KERNEL __launch_bounds__(512) strips_forward(const Matrix m, const scalar* x, const Side sx, scalar* y,
+                                             const Side sy, u64 n, u32 lanes, u32 add, acc* partial) {
     acc* strip_x = reinterpret_cast<acc*>(shared_bytes);
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    const u32 inside = lane & (lanes - 1), group = lane / lanes, groups = 32 / lanes;
     const Part p = part(m);
     for (u64 v = blockIdx.z; v < n; v += gridDim.z) {
         for (u64 strip = p.strip; strip < p.strip_end; ++strip) {
-            const scalar* source = x + v * x_apart + strip * m.strip;
-            u64 columns = columns_of_strip(m, strip);
             __syncthreads();
-            for (u64 i = threadIdx.x; i < m.strip + 1; i += blockDim.x)
-                strip_x[i] = i < columns ? (acc)widen(source[i]) : acc(0);
+            load_strip(m, strip, x + v * sx.apart, sx.step, strip_x);
             __syncthreads();
-            const u32* marks = m.pieces + strip * m.rows;
             for (u64 base = p.row + warp * 32; base < p.row_end; base += warps * 32) {
-                u64 row = base + lane;
-                u32 begin = 0, end = 0;
-                if (row < p.row_end) {
-                    begin = marks[row] & 0x3fffffffu;
-                    end = marks[row + 1] & 0x3fffffffu;
-                }
-                u32 left = p.row_end - base < 32 ? (u32)(p.row_end - base) : 32;
+                Turn turn = turn_of(m, p, strip, base, lane);
                 acc mine = 0;
-                for (u32 i = 0; i < left; ++i) {
-                    u64 from = __shfl_sync(EVERY, begin, i), to = __shfl_sync(EVERY, end, i);
-                    u64 a = from + lane, b = a + 32;
-                    acc sum = 0;
-                    // The loads of both rounds before the sums of either.
-                    if (b < to) {
-                        Columns4 ca = columns4(m, a), cb = columns4(m, b);
-                        Values4 va = values4(m, a), vb = values4(m, b);
-                        sum = dot4(ca, va, strip_x) + dot4(cb, vb, strip_x);
-                    } else if (a < to) {
-                        sum = dot4(columns4(m, a), values4(m, a), strip_x);
+                for (u32 step = 0; step < lanes; step += BATCH) {
+                    Columns4 c[BATCH];
+                    Values4 w[BATCH];
+                    u32 at[BATCH], to[BATCH];
+#pragma unroll
+                    for (int i = 0; i < BATCH; ++i) {
+                        u32 row = ((step + i) * groups + group) & 31;
+                        at[i] = __shfl_sync(EVERY, turn.begin, row) + inside;
+                        to[i] = __shfl_sync(EVERY, turn.end, row);
+                        if (at[i] < to[i]) {
+                            c[i] = columns4(m, at[i]);
+                            w[i] = values4(m, at[i]);
+                        }
                     }
-                    for (u64 k = a + 64; k < to; k += 32)
-                        sum += dot4(columns4(m, k), values4(m, k), strip_x);
-                    sum = warp_sum(sum);
-                    if (lane == i) mine = sum;
+#pragma unroll
+                    for (int i = 0; i < BATCH; ++i) {
+                        acc sum = at[i] < to[i] ? dot4(c[i], w[i], strip_x) : acc(0);
+                        for (u32 k = at[i] + lanes; k < to[i]; k += lanes)
+                            sum += dot4(columns4(m, k), values4(m, k), strip_x);
+                        __syncwarp();
+                        for (u32 offset = lanes / 2; offset > 0; offset >>= 1)
+                            sum += __shfl_xor_sync(EVERY, sum, offset);
+                        // To the lane that has the row's number.
+                        sum = __shfl_sync(EVERY, sum, (lane & (groups - 1)) * lanes);
+                        if (lane / groups == step + i) mine = sum;
+                    }
                 }
-                if (row < p.row_end) {
+                if (lane < turn.rows) {
+                    u64 row = base + lane;
                     // Of several strips the first one puts, the others add.
                     u32 adds = strip != p.strip;
                     if (partial) {
                         acc* at = partial + (blockIdx.y * n + v) * m.rows + row;
                         *at = adds ? *at + mine : mine;
                     } else {
-                        put(y + v * y_apart + row, mine, add | adds);
+                        put(y + v * sy.apart + row * sy.step, mine, add | adds);
                     }
                 }
             }
@@ -107,152 +149,178 @@ KERNEL __launch_bounds__(1024) strips_forward(const Matrix m, const scalar* x, u
 #define ATOMIC 1
 #define PARTIAL 2
 
-INLINE void flush(const Matrix& m, u64 strip, const acc* strip_y, u64 v, u64 n, void* y, u64 y_apart,
+INLINE void flush(const Matrix& m, u64 strip, const acc* strip_y, u64 v, u64 n, void* y, Side sy,
                   u32 how, u32 add) {
     u64 columns = columns_of_strip(m, strip), first = strip * m.strip;
     for (u64 i = threadIdx.x; i < columns; i += blockDim.x) {
+        u64 at = v * sy.apart + (first + i) * sy.step;
         if (how == DIRECT)
-            put(reinterpret_cast<scalar*>(y) + v * y_apart + first + i, strip_y[i], add);
+            put(reinterpret_cast<scalar*>(y) + at, strip_y[i], add);
         else if (how == ATOMIC)
-            atomicAdd(reinterpret_cast<acc*>(y) + v * y_apart + first + i, strip_y[i]);
+            atomicAdd(reinterpret_cast<acc*>(y) + at, strip_y[i]);
         else
             reinterpret_cast<acc*>(y)[(blockIdx.x * n + v) * m.cols + first + i] = strip_y[i];
     }
 }
 
+INLINE void clear_strip(const Matrix& m, acc* strip_y) {
+    for (u32 i = threadIdx.x; i < (u32)m.strip + 1; i += blockDim.x) strip_y[i] = 0;
+}
+
 // The same way back: warps add to the strip's part of y with shared atomics.
-KERNEL __launch_bounds__(1024) strips_transposed(const Matrix m, const scalar* g, u64 g_apart,
-                                                 void* y, u64 y_apart, u64 n, u32 how, u32 add) {
+KERNEL __launch_bounds__(512) strips_transposed(const Matrix m, const scalar* g, const Side sg, void* y,
+                                                const Side sy, u64 n, u32 lanes, u32 how, u32 add) {
     acc* strip_y = reinterpret_cast<acc*>(shared_bytes);
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    const u32 inside = lane & (lanes - 1), group = lane / lanes, groups = 32 / lanes;
     const Part p = part(m);
     for (u64 v = blockIdx.z; v < n; v += gridDim.z) {
         for (u64 strip = p.strip; strip < p.strip_end; ++strip) {
             __syncthreads();
-            for (u64 i = threadIdx.x; i < m.strip + 1; i += blockDim.x) strip_y[i] = 0;
+            clear_strip(m, strip_y);
             __syncthreads();
-            const u32* marks = m.pieces + strip * m.rows;
             for (u64 base = p.row + warp * 32; base < p.row_end; base += warps * 32) {
-                u64 row = base + lane;
-                u32 begin = 0, end = 0;
+                Turn turn = turn_of(m, p, strip, base, lane);
                 acc of_row = 0;
-                if (row < p.row_end) {
-                    begin = marks[row] & 0x3fffffffu;
-                    end = marks[row + 1] & 0x3fffffffu;
-                    of_row = (acc)widen(g[v * g_apart + row]);
-                }
-                u32 left = p.row_end - base < 32 ? (u32)(p.row_end - base) : 32;
-                for (u32 i = 0; i < left; ++i) {
-                    u64 from = __shfl_sync(EVERY, begin, i), to = __shfl_sync(EVERY, end, i);
-                    acc factor = __shfl_sync(EVERY, of_row, i);
-#pragma unroll 2
-                    for (u64 k = from + lane; k < to; k += 32) {
-                        Columns4 c = columns4(m, k);
-                        Values4 values = values4(m, k);
+                if (lane < turn.rows)
+                    of_row = (acc)widen(g[v * sg.apart + (base + lane) * sg.step]);
+                for (u32 step = 0; step < lanes; step += BATCH) {
+                    Columns4 c[BATCH];
+                    Values4 w[BATCH];
+                    u32 at[BATCH], to[BATCH];
 #pragma unroll
-                        for (int t = 0; t < 4; ++t)
-                            atomicAdd(strip_y + c.at[t], factor * (acc)widen(values.at[t]));
+                    for (int i = 0; i < BATCH; ++i) {
+                        u32 row = ((step + i) * groups + group) & 31;
+                        at[i] = __shfl_sync(EVERY, turn.begin, row) + inside;
+                        to[i] = __shfl_sync(EVERY, turn.end, row);
+                        if (at[i] < to[i]) {
+                            c[i] = columns4(m, at[i]);
+                            w[i] = values4(m, at[i]);
+                        }
+                    }
+#pragma unroll
+                    for (int i = 0; i < BATCH; ++i) {
+                        u32 row = ((step + i) * groups + group) & 31;
+                        acc factor = __shfl_sync(EVERY, of_row, row);
+                        for (u32 k = at[i]; k < to[i]; k += lanes) {
+                            if (k != at[i]) {
+                                c[i] = columns4(m, k);
+                                w[i] = values4(m, k);
+                            }
+#pragma unroll
+                            for (int t = 0; t < 4; ++t)
+                                atomicAdd(strip_y + c[i].at[t], factor * (acc)widen(w[i].at[t]));
+                        }
+                        __syncwarp();
                     }
                 }
             }
             __syncthreads();
-            flush(m, strip, strip_y, v, n, y, y_apart, how, add);
+            flush(m, strip, strip_y, v, n, y, sy, how, add);
         }
     }
 }
 
-// Rows of a batch whose entries are on their way while those before are added.
-#define BATCH 8
+// Rows that are on their way while those before are added.
+#define AHEAD 8
 
-// The same without atomics and in one order: a block adds row after row, whose columns differ. Two
-// warps, so that waiting for each other costs little.
-template <int FORM>
-INLINE void strips_ordered(const Matrix& m, const scalar* g, u64 g_apart, void* y, u64 y_apart, u64 n,
-                           u32 how, u32 add) {
+struct Entries {
+    Columns4 c[AHEAD];
+    Values4 w[AHEAD];
+};
+
+INLINE void fetch(const Matrix& m, const Turn& turn, u32 first, Entries& e) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+        u32 at = __shfl_sync(EVERY, turn.begin, first + i) + threadIdx.x;
+        if (at < __shfl_sync(EVERY, turn.end, first + i)) {
+            e.c[i] = columns4(m, at);
+            e.w[i] = values4(m, at);
+        }
+    }
+}
+
+INLINE void add_unit(acc* strip_y, const Columns4& c, const Values4& w, acc factor) {
+    // The columns of a row differ; in its padding the same lane has them all.
+    acc sums[4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) sums[t] = strip_y[c.at[t]];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) strip_y[c.at[t]] = sums[t] + factor * (acc)widen(w.at[t]);
+}
+
+INLINE void add_rows(const Matrix& m, const Turn& turn, acc of_row, u32 first, const Entries& e,
+                     acc* strip_y) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+        u32 at = __shfl_sync(EVERY, turn.begin, first + i) + threadIdx.x;
+        u32 to = __shfl_sync(EVERY, turn.end, first + i);
+        acc factor = __shfl_sync(EVERY, of_row, first + i);
+        if (at < to) add_unit(strip_y, e.c[i], e.w[i], factor);
+        for (at += 32; at < to; at += 32)
+            add_unit(strip_y, columns4(m, at), values4(m, at), factor);
+        // The next row may have the same columns.
+        __syncwarp();
+    }
+}
+
+// The same without atomics and in one order: a warp, which is a block, adds row after row.
+KERNEL __launch_bounds__(32) strips_ordered_tiled(const Matrix m, const scalar* g, const Side sg,
+                                                  void* y, const Side sy, u64 n, u32 how, u32 add) {
+    acc* strip_y = reinterpret_cast<acc*>(shared_bytes);
+    const u32 lane = threadIdx.x;
+    const Part p = part(m);
+    for (u64 v = blockIdx.z; v < n; v += gridDim.z) {
+        const scalar* gv = g + v * sg.apart;
+        for (u64 strip = p.strip; strip < p.strip_end; ++strip) {
+            __syncwarp();
+            clear_strip(m, strip_y);
+            __syncwarp();
+            Turn turn = turn_of(m, p, strip, p.row, lane);
+            acc of_row = lane < turn.rows ? (acc)widen(gv[(p.row + lane) * sg.step]) : acc(0);
+            Entries even, odd;
+            fetch(m, turn, 0, even);
+            for (u64 base = p.row; base < p.row_end; base += 32) {
+                // Known before they are needed.
+                Turn next = turn_of(m, p, strip, base + 32, lane);
+                acc of_next =
+                    lane < next.rows ? (acc)widen(gv[(base + 32 + lane) * sg.step]) : acc(0);
+                fetch(m, turn, 8, odd);
+                add_rows(m, turn, of_row, 0, even, strip_y);
+                fetch(m, turn, 16, even);
+                add_rows(m, turn, of_row, 8, odd, strip_y);
+                fetch(m, turn, 24, odd);
+                add_rows(m, turn, of_row, 16, even, strip_y);
+                fetch(m, next, 0, even);
+                add_rows(m, turn, of_row, 24, odd, strip_y);
+                turn = next;
+                of_row = of_next;
+            }
+            flush(m, strip, strip_y, v, n, y, sy, how, add);
+        }
+    }
+}
+
+// With values in the order of the rows.
+KERNEL __launch_bounds__(32) strips_ordered_apart(const Matrix m, const scalar* g, const Side sg,
+                                                  void* y, const Side sy, u64 n, u32 how, u32 add) {
     acc* strip_y = reinterpret_cast<acc*>(shared_bytes);
     const Part p = part(m);
     for (u64 v = blockIdx.z; v < n; v += gridDim.z) {
-        const scalar* gv = g + v * g_apart;
         for (u64 strip = p.strip; strip < p.strip_end; ++strip) {
-            __syncthreads();
-            for (u64 i = threadIdx.x; i < m.strip + 1; i += blockDim.x) strip_y[i] = 0;
-            __syncthreads();
-            const u32* marks = m.pieces + strip * m.rows;
-            if (FORM == APART) {
-                for (u64 row = p.row; row < p.row_end; ++row) {
-                    Segment s = segment<APART>(m, row, strip, entries_before(m, row, strip));
-                    acc factor = (acc)widen(gv[row]);
-                    for (u64 k = s.begin + threadIdx.x; k < s.end; k += blockDim.x)
-                        strip_y[column_of<APART>(m, s, k) - (u32)s.base] += factor * value_of(m, s, k);
-                    __syncthreads();
-                }
-            } else {
-                Columns4 c[2][BATCH];
-                Values4 w[2][BATCH];
-                acc factor[2][BATCH];
-                u32 begin[2][BATCH], end[2][BATCH];
-                auto load = [&](int half, u64 first) {
-#pragma unroll
-                    for (int i = 0; i < BATCH; ++i) {
-                        u64 row = first + i;
-                        begin[half][i] = end[half][i] = 0;
-                        if (row < p.row_end) {
-                            begin[half][i] = marks[row] & 0x3fffffffu;
-                            end[half][i] = marks[row + 1] & 0x3fffffffu;
-                            factor[half][i] = (acc)widen(gv[row]);
-                        }
-                        u32 at = begin[half][i] + threadIdx.x;
-                        if (at < end[half][i]) {
-                            c[half][i] = columns4(m, at);
-                            w[half][i] = values4(m, at);
-                        }
-                    }
-                };
-                auto run = [&](int half) {
-#pragma unroll
-                    for (int i = 0; i < BATCH; ++i) {
-                        u32 at = begin[half][i] + threadIdx.x;
-                        if (at < end[half][i]) {
-                            acc sums[4];
-#pragma unroll
-                            for (int t = 0; t < 4; ++t) sums[t] = strip_y[c[half][i].at[t]];
-#pragma unroll
-                            for (int t = 0; t < 4; ++t)
-                                strip_y[c[half][i].at[t]] =
-                                    sums[t] + factor[half][i] * (acc)widen(w[half][i].at[t]);
-                        }
-                        for (at += blockDim.x; at < end[half][i]; at += blockDim.x) {
-                            Columns4 more = columns4(m, at);
-                            Values4 values = values4(m, at);
-#pragma unroll
-                            for (int t = 0; t < 4; ++t)
-                                strip_y[more.at[t]] += factor[half][i] * (acc)widen(values.at[t]);
-                        }
-                        // Even a row without entries here, so that all threads meet.
-                        __syncthreads();
-                    }
-                };
-                load(0, p.row);
-                for (u64 first = p.row; first < p.row_end; first += 2 * BATCH) {
-                    load(1, first + BATCH);
-                    run(0);
-                    load(0, first + 2 * BATCH);
-                    run(1);
-                }
+            __syncwarp();
+            clear_strip(m, strip_y);
+            __syncwarp();
+            for (u64 row = p.row; row < p.row_end; ++row) {
+                Segment s = segment<APART>(m, row, strip, entries_before(m, row, strip));
+                acc factor = (acc)widen(g[v * sg.apart + row * sg.step]);
+                for (u64 k = s.begin + threadIdx.x; k < s.end; k += 32)
+                    strip_y[column_of<APART>(m, s, k) - (u32)s.base] += factor * value_of(m, s, k);
+                __syncwarp();
             }
-            __syncthreads();
-            flush(m, strip, strip_y, v, n, y, y_apart, how, add);
+            flush(m, strip, strip_y, v, n, y, sy, how, add);
         }
     }
-}
-
-KERNEL __launch_bounds__(64) strips_ordered_tiled(const Matrix m, const scalar* g, u64 g_apart, void* y,
-                                                  u64 y_apart, u64 n, u32 how, u32 add) {
-    strips_ordered<TILED>(m, g, g_apart, y, y_apart, n, how, add);
-}
-KERNEL __launch_bounds__(64) strips_ordered_apart(const Matrix m, const scalar* g, u64 g_apart, void* y,
-                                                  u64 y_apart, u64 n, u32 how, u32 add) {
-    strips_ordered<APART>(m, g, g_apart, y, y_apart, n, how, add);
 }
 
 // The same for compressed rows: a warp a block, `range` columns in shared memory. Grid: parts of the

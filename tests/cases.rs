@@ -10,7 +10,7 @@ use capgrad::{
 };
 use serde_json::Value;
 use support::sparse::transposed;
-use support::{Kind, assert_close, kinds, sparse_kinds, tensor};
+use support::{Kind, assert_close, kinds, tensor};
 
 const CONV1D: &str = include_str!("cases/conv1d.json");
 const SPARSE: &str = include_str!("cases/sparse.json");
@@ -175,7 +175,7 @@ fn every_sparse_case_gives_its_exact_results() {
     let cases = cases(SPARSE);
     assert_eq!(cases.len(), 6);
     let ways = [(false, false), (true, false), (false, true), (true, true)];
-    for kind in sparse_kinds() {
+    for kind in kinds() {
         every_setting(kind, |device| {
             for case in &cases {
                 for dtype in DType::FLOATS {

@@ -7,21 +7,19 @@ mod support;
 
 use capgrad::optim::AdamOptions;
 use capgrad::{
-    Adam, Conv1d, DType, Device, Error, Linear, Padding, Purpose, Result, SparseMatrix, Tape,
-    Tensor, Var, checkpoint,
+    Adam, Conv1d, DType, Device, Error, Linear, Padding, Purpose, Result, SparseForm, SparseMatrix,
+    SparseOptions, Tape, Tensor, Var, checkpoint,
 };
 use support::conv::{Operands, Sizes};
-use support::{
-    Kind, Numbers, assert_close, bits, devices, kinds, sparse_devices, tensor, workspace_peak,
-};
+use support::{Kind, Numbers, assert_close, bits, devices, kinds, tensor, workspace_peak};
 
-/// A small net with everything in it: convolutions, a sparse product where there is one, a
-/// checkpoint, dropout.
+/// A small net with everything in it: convolutions, a sparse product, a checkpoint,
+/// dropout.
 struct Net {
     device: Device,
     convs: [Conv1d; 2],
     head: Linear,
-    a: Option<SparseMatrix>,
+    a: SparseMatrix,
     adam: Adam,
     x: Tensor,
     steps: u64,
@@ -55,7 +53,7 @@ impl Net {
         };
         let convs = [conv(3, 8, 3), conv(8, 4, 1)];
         let head = Linear::new("head", 40, 5, true, dtype, &device).unwrap();
-        let a = kind.has_sparse_products().then(|| {
+        let a = {
             let n = 40usize;
             let (i, j): (Vec<usize>, Vec<usize>) = (0..160).map(|e| (e / 4, e * 7 % n)).unzip();
             let dense = Tensor::zeros([n, n], dtype, &device).unwrap();
@@ -66,7 +64,7 @@ impl Net {
             }
             dense.copy_from(&tensor(&data, [n, n], dtype, &device)).unwrap();
             SparseMatrix::from_dense(&dense).unwrap()
-        });
+        };
         let parameters = convs.iter().flat_map(Conv1d::parameters).chain(head.parameters());
         let adam = Adam::new(parameters, AdamOptions::default()).unwrap();
         let x = tensor(&Numbers(2).sixteenths(6 * 3 * 10), [6, 3, 10], dtype, &device);
@@ -101,10 +99,7 @@ impl Net {
         let h = self.convs[0].forward(&tape.constant(self.x.clone()))?.relu()?.dropout(0.25)?;
         let second = self.convs[1].clone();
         let h = checkpoint(&[&h], move |h| second.forward(&h[0])?.tanh())?;
-        let h = match &self.a {
-            Some(a) => a.apply(&h.flatten(1)?)?,
-            None => h.flatten(1)?,
-        };
+        let h = self.a.apply(&h.flatten(1)?)?;
         let loss = self.head.forward(&h)?.square()?.mean()?;
         drop(h);
         let value = loss.item()?;
@@ -227,7 +222,7 @@ fn a_workspace_that_fits_the_cap_but_not_the_limit_is_planned_again() {
 
 #[test]
 fn a_sparse_product_plans_again_too() {
-    for device in sparse_devices() {
+    for device in devices() {
         let n = 500;
         let (i, j): (Vec<usize>, Vec<usize>) = (0..4000).map(|e| (e % n, e * 31 % n)).unzip();
         let a = SparseMatrix::from_coo(n, n, &i, &j, Numbers(1).sixteenths(4000)).unwrap();
@@ -268,7 +263,9 @@ fn every_way_to_make_a_tensor_asks_the_limit() {
         device.set_memory_limit(Some(most)).unwrap();
         assert_eq!(device.memory_limit(), Some(most));
         let v = Var::from(kept.clone());
-        let mut tries: Vec<(&str, Result<()>)> = vec![
+        let rows = SparseOptions { form: SparseForm::Csr, ..Default::default() };
+        let tries: Vec<(&str, Result<()>)> = vec![
+            ("sparse to", host.to_with(&device, rows).map(drop)),
             ("zeros", Tensor::zeros([901], DType::F32, &device).map(drop)),
             ("rand", Tensor::rand([901], DType::F32, &device).map(drop)),
             ("randn", Tensor::randn([901], DType::F32, &device).map(drop)),
@@ -278,9 +275,6 @@ fn every_way_to_make_a_tensor_asks_the_limit() {
             ("conv layer", Conv1d::builder(30, 31, 1).build(&device).map(drop)),
             ("linear", Linear::new("", 30, 31, true, DType::F32, &device).map(drop)),
         ];
-        if Kind::of(&device).has_sparse_products() {
-            tries.push(("sparse to", host.to(&device).map(drop)));
-        }
         for (what, result) in tries {
             let error = result.unwrap_err();
             assert!(

@@ -10,7 +10,7 @@ use capgrad::{
 };
 use proptest::prelude::*;
 use support::sparse::{Entries, transposed};
-use support::{Kind, Numbers, assert_close, sparse_devices, tensor, values, workspace_peak};
+use support::{Kind, Numbers, assert_close, devices, tensor, values, workspace_peak};
 
 fn build_as<T: Float>(entries: &Entries) -> SparseMatrix {
     let Entries { rows, cols, i, j, values } = entries;
@@ -119,7 +119,7 @@ fn distinct(rows: usize, cols: usize, nnz: usize, seed: u64) -> Entries {
 
 #[test]
 fn generated_products_agree_with_the_reference_under_every_cap() {
-    for device in sparse_devices() {
+    for device in devices() {
         let base = device.live_bytes();
         let config = ProptestConfig { cases: 1_500, ..ProptestConfig::default() };
         let sizes = (0usize..30, 0usize..30, 0usize..200, 0usize..20);
@@ -140,7 +140,7 @@ fn generated_products_agree_with_the_reference_under_every_cap() {
 
 #[test]
 fn every_width_form_and_dtype_agrees() {
-    for device in sparse_devices() {
+    for device in devices() {
         let entries = distinct(70, 53, 500, 3);
         for cap in [0, 3 * KIB + 1, 64 << 20] {
             device.set_workspace_cap(cap);
@@ -157,7 +157,7 @@ fn every_width_form_and_dtype_agrees() {
 
 #[test]
 fn a_symmetric_matrix_gives_the_same_without_a_transposed_product() {
-    for device in sparse_devices() {
+    for device in devices() {
         let half = distinct(20, 20, 60, 8);
         let (dense, mut both) = (half.dense(), half.clone());
         (both.i, both.j, both.values) = (vec![], vec![], vec![]);
@@ -196,7 +196,7 @@ fn a_symmetric_matrix_gives_the_same_without_a_transposed_product() {
 #[test]
 fn a_tiny_matrix_times_1048561_columns_is_right_in_the_last_ones() {
     let width = 1_048_561;
-    for device in sparse_devices() {
+    for device in devices() {
         let a = SparseMatrix::from_coo(
             4,
             4,
@@ -232,7 +232,7 @@ fn a_tiny_matrix_times_1048561_columns_is_right_in_the_last_ones() {
 /// pytorch#90693.
 #[test]
 fn empty_sides_and_no_entries_give_zeros() {
-    for device in sparse_devices() {
+    for device in devices() {
         let none: [i32; 0] = [];
         for dtype in DType::FLOATS {
             for (rows, cols, width) in [(1, 0, 2), (3, 0, 2), (3, 4, 2), (0, 4, 2), (3, 4, 0)] {
@@ -251,7 +251,7 @@ fn empty_sides_and_no_entries_give_zeros() {
 
 #[test]
 fn a_sum_around_the_product_has_gradient_three_and_no_grad_cuts_it() {
-    for device in sparse_devices() {
+    for device in devices() {
         let places: Vec<usize> = (0..5).collect();
         let a = SparseMatrix::from_coo(5, 5, &places, &places, vec![2.0f64; 5]).unwrap();
         let a = a.to(&device).unwrap();
@@ -270,7 +270,7 @@ fn a_sum_around_the_product_has_gradient_three_and_no_grad_cuts_it() {
 
 #[test]
 fn operands_that_do_not_go_together_are_refused() {
-    for device in sparse_devices() {
+    for device in devices() {
         let a = SparseMatrix::from_coo(2, 3, &[0], &[1], &[1.0f32]).unwrap().to(&device).unwrap();
         let ones = |shape: &[usize], dtype| Var::from(Tensor::ones(shape, dtype, &device).unwrap());
         let live = device.live_bytes();

@@ -4,11 +4,11 @@
 mod support;
 
 use capgrad::{
-    DType, Device, Gradients, Purpose, Ranking, SparseMatrix, SparseOptions, StoredTranspose, Tape,
-    Tensor, Var,
+    DType, Device, Gradients, Purpose, Ranking, SparseForm, SparseMatrix, SparseOptions,
+    StoredTranspose, Tape, Tensor, Var,
 };
 use support::sparse::{Entries, transposed};
-use support::{Numbers, assert_close, bits, sparse_devices, tensor, values};
+use support::{Numbers, assert_close, bits, devices, tensor, values};
 
 const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
@@ -41,7 +41,8 @@ fn build(entries: &Entries, dtype: DType, device: &Device) -> SparseMatrix {
         DType::F16 => of::<capgrad::f16>(entries),
         _ => of::<capgrad::bf16>(entries),
     };
-    a.to(device).unwrap()
+    let options = SparseOptions { form: SparseForm::Csr, ..Default::default() };
+    a.to_with(device, options).unwrap()
 }
 
 /// Which way the dense side lies. References are written for `matmul`.
@@ -128,7 +129,7 @@ fn reference(all: &[Entries]) -> Vec<f64> {
 #[test]
 fn products_that_share_their_operand_take_one_gradient() {
     let all = [entries(1), entries(2), entries(5)];
-    for device in sparse_devices() {
+    for device in devices() {
         device.set_workspace_cap(0);
         for (dtype, call) in FLOATS.into_iter().flat_map(|d| Call::BOTH.map(|call| (d, call))) {
             let matrices: Vec<_> = all.iter().map(|e| build(e, dtype, &device)).collect();
@@ -145,7 +146,7 @@ fn products_that_share_their_operand_take_one_gradient() {
 #[test]
 fn plans_say_that_the_product_is_added() {
     let all = [entries(1), entries(2)];
-    for device in sparse_devices() {
+    for device in devices() {
         let matrices: Vec<_> = all.iter().map(|e| build(e, DType::F32, &device)).collect();
         shared_x(Call::Apply, &matrices, DType::F32, &device);
         let plans: Vec<String> = device.plans().iter().map(|plan| plan.to_string()).collect();
@@ -160,7 +161,7 @@ fn every_layout_adds_up() {
     let all = [entries(1), entries(2), entries(5)];
     let options =
         |stored_transpose| SparseOptions { stored_transpose, width: WIDTH, ..Default::default() };
-    for device in sparse_devices() {
+    for device in devices() {
         for (stored, call) in [StoredTranspose::Never, StoredTranspose::Always]
             .into_iter()
             .flat_map(|stored| Call::BOTH.map(|call| (stored, call)))
@@ -185,7 +186,7 @@ fn every_layout_adds_up() {
 #[test]
 fn measuring_adds_nothing() {
     let all = [entries(1), entries(2), entries(5)];
-    for device in sparse_devices() {
+    for device in devices() {
         device.set_ranking(Ranking::Measured);
         for (dtype, call) in FLOATS.into_iter().flat_map(|d| Call::BOTH.map(|call| (d, call))) {
             let matrices: Vec<_> = all.iter().map(|e| build(e, dtype, &device)).collect();
@@ -226,7 +227,7 @@ fn shared_values(call: Call, dtype: DType, device: &Device) -> u64 {
 
 #[test]
 fn values_that_are_used_again_take_one_gradient() {
-    for device in sparse_devices() {
+    for device in devices() {
         device.set_workspace_cap(0);
         for (dtype, call) in FLOATS.into_iter().flat_map(|d| Call::BOTH.map(|call| (d, call))) {
             assert_eq!(shared_values(call, dtype, &device), 0, "{call:?} {dtype}");
@@ -239,7 +240,7 @@ fn values_that_are_used_again_take_one_gradient() {
 fn what_others_hold_is_not_added_to() {
     let n = 96;
     let e = Entries { rows: n, ..entries(1) };
-    for device in sparse_devices() {
+    for device in devices() {
         for (dtype, call) in FLOATS.into_iter().flat_map(|d| Call::BOTH.map(|call| (d, call))) {
             let a = build(&e, dtype, &device);
             let tape = Tape::new();
@@ -265,7 +266,7 @@ fn what_others_hold_is_not_added_to() {
 /// A pass that fails when gradients have come in leaves none behind.
 #[test]
 fn a_pass_that_fails_leaves_nothing() {
-    for device in sparse_devices() {
+    for device in devices() {
         let (a, b) = (entries(1), entries(2));
         let (a, b) = (build(&a, DType::F32, &device), build(&b, DType::F32, &device));
         let x = tensor(&[0.5; 96 * WIDTH], [WIDTH, 96], DType::F32, &device);
@@ -273,6 +274,7 @@ fn a_pass_that_fails_leaves_nothing() {
         let tape = Tape::new();
         let x = tape.variable(x).unwrap();
         let y = total(&[&a, &b, &b].map(|a| a.apply(&x).unwrap()));
+        // Shared with the matrix in compressed rows.
         a.values().unwrap().copy_from(&b.values().unwrap()).unwrap();
         assert!(y.sum().unwrap().backward().is_err());
         drop(y);

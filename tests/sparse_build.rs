@@ -7,7 +7,7 @@ use capgrad::{BuildError, DType, Error, SparseMatrix, bf16, f16};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use support::sparse::Entries;
-use support::{Kind, Numbers, sparse_kinds, tensor, values};
+use support::{Kind, Numbers, kinds, tensor, values};
 
 fn entries() -> impl Strategy<Value = Entries> {
     (0usize..12, 0usize..12, 0usize..60, any::<u64>())
@@ -88,7 +88,7 @@ fn every_form_in_any_order_gives_the_same_matrix() {
 
 #[test]
 fn a_dense_matrix_and_back_in_every_dtype() {
-    for device in sparse_kinds().map(Kind::plain) {
+    for device in kinds().map(Kind::plain) {
         let base = device.live_bytes();
         for dtype in DType::FLOATS {
             for (rows, cols) in [(0, 0), (0, 4), (3, 0), (1, 1), (5, 7), (40, 3)] {

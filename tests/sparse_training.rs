@@ -5,13 +5,11 @@ mod support;
 
 use capgrad::optim::{AdamOptions, SgdOptions};
 use capgrad::{
-    Adam, DType, Device, MIB, Parameter, Sgd, SparseMatrix, SparseOptions, StoredTranspose, Tape,
-    Tensor,
+    Adam, DType, Device, MIB, Parameter, Sgd, SparseForm, SparseMatrix, SparseOptions,
+    StoredTranspose, Tape, Tensor,
 };
 use support::sparse::Entries;
-use support::{
-    Kind, Numbers, assert_close, relative_error, sparse_devices, sparse_kinds, tensor, values,
-};
+use support::{Kind, Numbers, assert_close, devices, kinds, relative_error, tensor, values};
 
 /// `n × n` with `per_row` entries a row, spread out.
 fn large(n: usize, per_row: usize) -> Entries {
@@ -27,10 +25,16 @@ fn large(n: usize, per_row: usize) -> Entries {
     }
 }
 
-fn build(entries: &Entries, device: &Device) -> SparseMatrix {
+/// In compressed rows, whose bytes are known, or another form.
+fn build_in(entries: &Entries, form: SparseForm, device: &Device) -> SparseMatrix {
     let values: Vec<f32> = entries.values.iter().map(|&value| value as f32).collect();
     let a = SparseMatrix::from_coo(entries.rows, entries.cols, &entries.i, &entries.j, values);
-    a.unwrap().to(device).unwrap()
+    let options = SparseOptions { form, ..Default::default() };
+    a.unwrap().to_with(device, options).unwrap()
+}
+
+fn build(entries: &Entries, device: &Device) -> SparseMatrix {
+    build_in(entries, SparseForm::Csr, device)
 }
 
 /// One training step with `batch` vectors: its peak, less what it may hold beside the matrix: the
@@ -54,17 +58,20 @@ fn peak_beside_vectors(a: &SparseMatrix, batch: usize) -> u64 {
 #[test]
 fn a_step_peaks_at_one_matrix_and_the_dense_vectors() {
     let sizes = [(20_000, 100, 1), (20_000, 100, 3), (20_000, 20, 1)];
-    let each = sparse_kinds().flat_map(|kind| sizes.map(|sizes| (kind, sizes)));
-    for (kind, (n, per_row, batch)) in each {
+    let forms = [SparseForm::Csr, SparseForm::Tiled];
+    let each = kinds().flat_map(|kind| sizes.map(|sizes| forms.map(|form| (kind, sizes, form))));
+    for (kind, (n, per_row, batch), form) in each.flatten() {
         let entries = large(n, per_row);
         let device = kind.plain();
-        let a = build(&entries, &device);
+        let a = build_in(&entries, form, &device);
         let bytes = a.bytes() as u64;
         if (per_row, batch) != (100, 1) {
             // Accumulators grow with rows and vectors, not with the entries: a cap bounds them.
             device.set_workspace_cap(bytes / 20);
         }
-        assert_eq!(bytes, 4 * (n as u64 + 1) + 8 * a.nnz() as u64);
+        if a.form() == SparseForm::Csr {
+            assert_eq!(bytes, 4 * (n as u64 + 1) + 8 * a.nnz() as u64);
+        }
         assert!(!a.has_stored_transpose(), "without a limit there is one copy");
         let (peak, allowed) = (peak_beside_vectors(&a, batch), bytes + bytes / 20);
         assert!(peak <= allowed, "batch {batch}: {peak}, not {allowed} (the matrix: {bytes})");
@@ -82,9 +89,10 @@ fn the_whole_workload_peaks_at_one_matrix_and_the_dense_vectors() {
     let row_offsets: Vec<i32> = (0..=n).map(|row| (row * per_row) as i32).collect();
     let values = vec![0.25f32; n * per_row];
     let a = SparseMatrix::from_csr_owned(n, n, row_offsets, col_indices, values).unwrap();
-    for kind in sparse_kinds() {
+    for kind in kinds() {
         // Two threads: the accumulators of each further one are workspace, up to the cap.
-        let a = a.to(&kind.poisoned()).unwrap();
+        let options = SparseOptions { form: SparseForm::Csr, ..Default::default() };
+        let a = a.to_with(&kind.poisoned(), options).unwrap();
         assert_eq!(a.bytes(), 4 * (n + 1) + 8 * n * per_row);
         let (peak, bytes) = (peak_beside_vectors(&a, 1), a.bytes() as u64);
         assert!(peak <= bytes + bytes / 20, "{peak}, of which {bytes} the matrix");
@@ -105,7 +113,7 @@ fn live_bytes_are_flat_over_200_steps() {
         let a = SparseMatrix::from_csr(600, 600, &offsets, &columns, values);
         a.unwrap().to(device).unwrap()
     };
-    for (kind, from_csr) in sparse_kinds().flat_map(|kind| [(kind, true), (kind, false)]) {
+    for (kind, from_csr) in kinds().flat_map(|kind| [(kind, true), (kind, false)]) {
         let device = kind.poisoned();
         let a = if from_csr { csr(&device) } else { build(&entries, &device) };
         let start = tensor(&Numbers(1).reals(600), [1, 600], DType::F32, &device);
@@ -143,7 +151,7 @@ fn gradients_for_the_values_take_memory_of_the_entries_and_not_of_their_square()
     places.dedup();
     let x: Vec<f32> = (0..n * width).map(|e| (e % 17) as f32 / 16.0 - 0.5).collect();
     let dy: Vec<f32> = (0..n * width).map(|e| (e % 13) as f32 / 16.0 - 0.375).collect();
-    for device in sparse_kinds().map(Kind::plain) {
+    for device in kinds().map(Kind::plain) {
         let a = build(&entries, &device);
         let tape = Tape::new();
         let values = tape.variable(a.values().unwrap()).unwrap();
@@ -189,7 +197,7 @@ fn check_now(what: &str, a: &SparseMatrix, now: &Entries, device: &Device) {
 
 #[test]
 fn values_that_adam_trains_leave_no_stale_transpose_or_symmetry_behind() {
-    for device in sparse_devices() {
+    for device in devices() {
         // A symmetric pattern with symmetric values, in stored order.
         let n = 12usize;
         let places: Vec<(usize, usize)> = (0..n * n)
@@ -209,12 +217,14 @@ fn values_that_adam_trains_leave_no_stale_transpose_or_symmetry_behind() {
         let always = SparseOptions {
             stored_transpose: StoredTranspose::Always,
             width: 3,
-            ..Default::default()
+            // In which the values are shared with the matrix.
+            form: SparseForm::Csr,
         };
+        let once = SparseOptions { stored_transpose: StoredTranspose::Never, ..always };
         let matrices = [
-            ("plain", fresh().to(&device).unwrap()),
+            ("plain", fresh().to_with(&device, once).unwrap()),
             ("stored transpose", fresh().to_with(&device, always).unwrap()),
-            ("symmetric", fresh().symmetric().unwrap().to(&device).unwrap()),
+            ("symmetric", fresh().symmetric().unwrap().to_with(&device, once).unwrap()),
         ];
         for (what, a) in matrices {
             check_now(what, &a, &start, &device);
@@ -242,9 +252,10 @@ fn values_that_adam_trains_leave_no_stale_transpose_or_symmetry_behind() {
 
 #[test]
 fn a_step_between_forward_and_backward_is_noticed() {
-    for device in sparse_devices() {
+    for device in devices() {
         let a = SparseMatrix::from_coo(2, 2, &[0, 1], &[1, 0], &[2.0f64, 3.0]).unwrap();
-        let a = a.to(&device).unwrap();
+        let options = SparseOptions { form: SparseForm::Csr, ..Default::default() };
+        let a = a.to_with(&device, options).unwrap();
         let tape = Tape::new();
         let x = tape.variable(Tensor::ones([1, 2], DType::F64, &device).unwrap()).unwrap();
         let y = a.apply(&x).unwrap().sum().unwrap();
@@ -257,7 +268,7 @@ fn a_step_between_forward_and_backward_is_noticed() {
 #[test]
 fn a_stored_transpose_is_taken_only_when_asked_for_or_where_a_limit_leaves_room() {
     let entries = large(2_000, 10);
-    for kind in sparse_kinds() {
+    for kind in kinds() {
         let a = build(&entries, &kind.plain());
         assert!(!a.has_stored_transpose());
         let bytes = a.bytes();
@@ -265,7 +276,7 @@ fn a_stored_transpose_is_taken_only_when_asked_for_or_where_a_limit_leaves_room(
             let device = kind.plain();
             let base = device.live_bytes();
             device.set_memory_limit(Some(base + limit)).unwrap();
-            let options = SparseOptions { stored_transpose, width: 8, ..Default::default() };
+            let options = SparseOptions { stored_transpose, width: 8, form: SparseForm::Csr };
             let moved = a.to_with(&device, options).unwrap();
             assert_eq!((device.live_bytes() - base) as usize, moved.bytes());
             (moved.has_stored_transpose(), moved.bytes())
@@ -280,7 +291,7 @@ fn a_stored_transpose_is_taken_only_when_asked_for_or_where_a_limit_leaves_room(
         let device = kind.plain();
         let base = device.live_bytes();
         device.set_memory_limit(Some(base + 2 * bytes as u64 - 1)).unwrap();
-        let options = SparseOptions { stored_transpose: always, width: 8, ..Default::default() };
+        let options = SparseOptions { stored_transpose: always, width: 8, form: SparseForm::Csr };
         assert!(a.to_with(&device, options).is_err());
         assert_eq!(device.live_bytes(), base);
     }

@@ -55,9 +55,9 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     fn streams(&self) -> bool {
         false
     }
-    /// Columns of a strip of the tiled form for a matrix of so many columns; `None` where there is no
-    /// such form.
-    fn strip(&self, _dtype: DType, _cols: usize) -> Option<usize> {
+    /// Columns of a strip of the tiled form for a matrix of so many columns whose rows have `mean`
+    /// entries; `None` where there is no such form.
+    fn strip(&self, _dtype: DType, _cols: usize, _mean: usize) -> Option<usize> {
         None
     }
     /// Memory that holds what `data` (a `Vec` of the dtype's Rust type) does; on a CPU the vector

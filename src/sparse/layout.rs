@@ -96,7 +96,8 @@ impl SparseLayout {
         symmetric: bool,
     ) -> SparseLayout {
         let forms = Forms { stored, device, width: options.width };
-        let strip = device.backend().strip(stored.dtype(), stored.cols);
+        let mean = |filled: usize| stored.nnz / filled.max(1);
+        let strip = device.backend().strip(stored.dtype(), stored.cols, mean(stored.spec.filled));
         let streams = device.backend().streams();
         let mut kinds = vec![Form::Csr];
         kinds.extend(strip.map(|strip| Form::Tiled { strip }));
@@ -184,8 +185,9 @@ impl Forms<'_> {
         let stored = self.stored;
         let copy = match form {
             Form::Tiled { .. } => {
-                let strip = self.device.backend().strip(stored.dtype(), stored.rows)?;
-                Form::Tiled { strip }
+                let mean = stored.nnz / stored.cols.min(stored.nnz).max(1);
+                let strip = self.device.backend().strip(stored.dtype(), stored.rows, mean);
+                strip.map_or(Form::Csr, |strip| Form::Tiled { strip })
             }
             other => other,
         };

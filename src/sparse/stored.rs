@@ -168,7 +168,7 @@ impl Stored {
                 let out = (&mut scratch.0[..], &mut scratch.1[..]);
                 pieces.fill(strip, &rows, (offsets, chunk_columns, chunk_values), out);
                 // A region begins and ends at multiples of four entries.
-                write(&columns, region.start / 2, bytemuck::cast_slice::<u16, i32>(&scratch.0))?;
+                write(&columns, region.start / 2, &scratch.0)?;
                 write(&values, region.start, &scratch.1)?;
             }
             Ok(())
@@ -214,12 +214,13 @@ impl Stored {
     }
 }
 
-/// Writes elements from `start` on.
+/// Writes bytes from element `start` on; `data` may be of smaller elements.
 fn write<T: bytemuck::NoUninit>(out: &Tensor, start: usize, data: &[T]) -> Result<()> {
     if data.is_empty() {
         return Ok(());
     }
-    out.device().backend().write(&out.rows(start, data.len()), bytemuck::cast_slice(data))
+    let elements = std::mem::size_of_val(data) / out.dtype().size();
+    out.device().backend().write(&out.rows(start, elements), bytemuck::cast_slice(data))
 }
 
 /// Reads as many elements as `data` has.

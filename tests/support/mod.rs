@@ -58,19 +58,9 @@ pub fn kinds() -> impl Iterator<Item = Kind> {
     found().inspect(name)
 }
 
-/// Those of [`kinds`] on which there are sparse products.
-pub fn sparse_kinds() -> impl Iterator<Item = Kind> {
-    found().filter(|kind| kind.has_sparse_products()).inspect(name)
-}
-
 /// A new device of every kind, its new memory poisoned, so that an element that nobody wrote shows.
 pub fn devices() -> impl Iterator<Item = Device> {
     kinds().map(Kind::poisoned)
-}
-
-/// Those of [`devices`] on which there are sparse products.
-pub fn sparse_devices() -> impl Iterator<Item = Device> {
-    sparse_kinds().map(Kind::poisoned)
 }
 
 /// The GPUs among [`devices`].
@@ -82,11 +72,6 @@ impl Kind {
     /// The kind of a device.
     pub fn of(device: &Device) -> Kind {
         if device.name().starts_with("cuda") { Kind::Cuda } else { Kind::Cpu }
-    }
-
-    /// Whether there are sparse products on such a device.
-    pub fn has_sparse_products(self) -> bool {
-        true
     }
 
     /// A device of its own whose new memory is poisoned.

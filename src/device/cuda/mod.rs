@@ -189,8 +189,8 @@ impl Backend for Cuda {
         true
     }
 
-    fn strip(&self, dtype: DType, cols: usize) -> Option<usize> {
-        sparse::strip(self, dtype, cols)
+    fn strip(&self, dtype: DType, cols: usize, mean: usize) -> Option<usize> {
+        sparse::strip_width(self, dtype, cols, mean)
     }
 
     fn write(&self, out: &Tensor, data: &[u8]) -> Result<()> {

@@ -4,10 +4,11 @@ use super::job::{Job, Method, Problem, Side, Space, lanes};
 use super::library;
 use super::matrix::{Matrix, Operands};
 use super::stream;
+use super::strips;
+use crate::device::cuda::Cuda;
 use crate::device::cuda::conv::to_last;
 use crate::device::cuda::kernels;
 use crate::device::cuda::launch::{Args, Grid};
-use crate::device::cuda::{Cuda, sparse::job::sum_size};
 use crate::device::spec::Form;
 use crate::error::Result;
 
@@ -166,17 +167,6 @@ fn side_by_side(
     cuda.launch(ROWS_JOIN, problem.dtype, Grid::new(blocks, THREADS), args)
 }
 
-/// Rows that a block of the strips' kernels should at least have.
-pub(super) const ROWS_OF_BLOCK: usize = 1024;
-
-/// Bytes of shared memory for a strip.
-pub(super) fn strip_bytes(problem: &Problem) -> usize {
-    match problem.stored.form {
-        Form::Tiled { strip } => ((strip + 1) * sum_size(problem.dtype)).next_multiple_of(16),
-        _ => 0,
-    }
-}
-
 fn strips(
     cuda: &Cuda,
     problem: &Problem,
@@ -186,22 +176,20 @@ fn strips(
     out: u64,
     space: &Space,
 ) -> Result<()> {
-    let threads = 1024;
     let partial = job.has_partial_sums(problem);
-    let row_parts = (cuda.gpu().properties.multiprocessors / job.parts)
-        .clamp(1, problem.rows.div_ceil(ROWS_OF_BLOCK).max(1));
-    let size = problem.dtype.size();
+    let (from, to) = (problem.side(problem.cols), problem.side(problem.rows));
+    let row_parts = strips::row_parts(cuda, problem, job.parts);
     // Partial sums are those of one vector.
     let at_once = if partial { 1 } else { problem.width };
     for first in (0..problem.width).step_by(at_once) {
-        let x = x + (first * problem.cols * size) as u64;
-        let out = out + (first * problem.rows * size) as u64;
-        let mut grid = Grid::new(row_parts, threads).with_shared(strip_bytes(problem));
+        let x = problem.vector(from, x, first);
+        let out = problem.vector(to, out, first);
+        let mut grid = strips::grid(problem, row_parts, strips::THREADS);
         grid.blocks[1] = job.parts as u32;
         grid.blocks[2] = at_once.min(MOST) as u32;
-        let add = u32::from(problem.accumulate);
-        let args = Args::new().value(*matrix).value(x).value(problem.cols as u64).value(out);
-        let args = args.value(problem.rows as u64).value(at_once as u64).value(add);
+        let args = Args::new().value(*matrix).value(x).value(from).value(out).value(to);
+        let args = args.value(at_once as u64).value(strips::lanes(problem));
+        let args = args.value(u32::from(problem.accumulate));
         let args = args.value(if partial { space.partial } else { 0 });
         cuda.launch(kernels::STRIPS_FORWARD, problem.dtype, grid, args)?;
         if partial {

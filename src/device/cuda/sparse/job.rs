@@ -258,6 +258,11 @@ impl Problem {
         self.layout == DenseLayout::Rows && self.width > 1
     }
 
+    /// Where vector `index` of a dense side begins.
+    pub(super) fn vector(&self, side: Side, address: u64, index: usize) -> u64 {
+        address + index as u64 * side.apart * self.dtype.size() as u64
+    }
+
     /// How a dense side of vectors of `length` elements lies.
     pub(super) fn side(&self, length: usize) -> Side {
         match self.layout {

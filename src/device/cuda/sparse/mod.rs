@@ -15,6 +15,7 @@ mod offer;
 mod sampled;
 mod scatter;
 mod stream;
+mod strips;
 #[cfg(test)]
 mod tests;
 
@@ -25,24 +26,13 @@ use crate::device::spec::{SparseProduct, SparseSpec};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::plan::Candidate;
-use crate::sparse::tiled;
 use crate::tensor::{Storage, Tensor};
 use job::{Job, Problem};
 use matrix::Operands;
 
-/// Shared memory that a kernel's own variables may take beside a strip.
-const BESIDE_STRIP: usize = 1 << 10;
-
-/// Columns of a strip of the tiled form: as many as shared memory holds sums or elements for, and
-/// one more for padding; all strips alike.
-pub(super) fn strip(cuda: &Cuda, dtype: DType, cols: usize) -> Option<usize> {
-    let room = cuda.shared_per_block().saturating_sub(BESIDE_STRIP) / job::sum_size(dtype);
-    let widest = room.checked_sub(1)?.min(tiled::WIDEST) & !3;
-    if widest == 0 || cols == 0 {
-        return None;
-    }
-    let even = cols.div_ceil(cols.div_ceil(widest)).next_multiple_of(4);
-    Some(even.min(widest))
+/// Columns of a strip of the tiled form: see `strips::width`.
+pub(super) fn strip_width(cuda: &Cuda, dtype: DType, cols: usize, mean: usize) -> Option<usize> {
+    strips::width(cuda, dtype, cols, mean)
 }
 
 pub(super) fn candidates(

@@ -3,8 +3,8 @@
 
 use super::cost::Cost;
 use super::job::{Job, Method, Problem};
-use super::scatter::{range, strips_take};
-use super::{gather, library};
+use super::scatter::range;
+use super::{library, strips};
 use crate::device::cuda::Cuda;
 use crate::device::spec::{DenseLayout, Form, SparseProduct, SparseSpec};
 use crate::dtype::DType;
@@ -38,7 +38,7 @@ pub(super) fn offer(cuda: &Cuda, spec: &SparseSpec, dtype: DType, cap: u64) -> V
             continue;
         }
         let problem = Problem::new(spec, dtype, stored_transpose);
-        let cost = Cost::new(&cuda.gpu().properties, problem);
+        let cost = Cost::new(cuda, problem);
         let mut offer = Offer { cuda, problem, cost, cap, stored_transpose, list: &mut list };
         if spec.product == SparseProduct::Sampled {
             offer.streams(Job::new(Method::Sampled));
@@ -166,12 +166,9 @@ impl Offer<'_> {
                 (true, false) => self.blocks(job, |offer, job| offer.push(job)),
             }
         }
-        if self.strips_fit() {
-            let multiprocessors = self.cuda.gpu().properties.multiprocessors;
-            let rows_of_all = multiprocessors * gather::ROWS_OF_BLOCK;
-            // Few rows are shared out by strips as well.
-            let groups = (rows_of_all / problem.rows.max(1)).clamp(1, problem.strips());
-            self.push(Job { parts: groups.min(multiprocessors), ..Job::new(Method::Strips) });
+        if self.strips_fit() && !problem.apart {
+            let groups = strips::groups(self.cuda, &problem);
+            self.push(Job { parts: groups, ..Job::new(Method::Strips) });
             if groups > 1 {
                 self.push(Job::new(Method::Strips));
             }
@@ -181,14 +178,12 @@ impl Offer<'_> {
 
     /// Whether there are strips, no wider than this device takes.
     fn strips_fit(&self) -> bool {
-        let problem = &self.problem;
-        let bytes = gather::strip_bytes(problem);
-        bytes > 0 && bytes <= self.cuda.shared_per_block() && strips_take(problem) && !problem.apart
+        let bytes = strips::bytes(&self.problem);
+        bytes > 0 && bytes <= self.cuda.shared_per_block()
     }
 
     fn scatters(&mut self) {
         let problem = self.problem;
-        let streamed = problem.stored.form == Form::Streamed;
         let scatter = Job::new(Method::Scatter);
         if !problem.is_half() {
             self.streams(scatter);
@@ -196,22 +191,25 @@ impl Offer<'_> {
         if problem.is_half() || problem.vectors_apart() {
             self.blocks(scatter, |offer, job| offer.streams(job));
         }
-        let multiprocessors = self.cuda.gpu().properties.multiprocessors;
         if self.strips_fit() {
-            let parts = (multiprocessors / problem.strips())
-                .clamp(1, problem.rows.div_ceil(gather::ROWS_OF_BLOCK).max(1));
-            for method in [Method::StripsScatter, Method::StripsOrdered] {
-                self.parts(method, parts);
+            let strips = problem.strips().max(1);
+            let most = problem.rows.div_ceil(ROWS_OF_PART).max(1);
+            let parts = |threads| {
+                let blocks = strips::blocks_at_once(self.cuda, &problem, threads);
+                (blocks / strips).clamp(1, most)
+            };
+            let (many, one) = (parts(strips::THREADS), parts(32));
+            if !problem.apart {
+                self.parts(Method::StripsScatter, many);
             }
-        } else if problem.apart && strips_take(&problem) && gather::strip_bytes(&problem) > 0 {
-            // Values in the order of the rows.
-            self.parts(Method::StripsOrdered, (multiprocessors / problem.strips()).max(1));
+            self.parts(Method::StripsOrdered, one);
         }
         match problem.stored.form {
             Form::Csr => {
                 let ranges = problem.cols.div_ceil(range(&problem)).max(1);
-                let parts = (multiprocessors * 8 / ranges)
-                    .clamp(1, problem.rows.div_ceil(ORDERED_ROWS).max(1));
+                let blocks = self.cuda.gpu().properties.multiprocessors * 8;
+                let most = problem.rows.div_ceil(ROWS_OF_PART).max(1);
+                let parts = (blocks / ranges).clamp(1, most);
                 self.parts(Method::RowsOrdered, parts);
             }
             Form::Streamed => {
@@ -227,7 +225,6 @@ impl Offer<'_> {
             }
             Form::Tiled { .. } => {}
         }
-        let _ = streamed;
         self.library();
     }
 
@@ -277,8 +274,8 @@ impl Offer<'_> {
     }
 }
 
-/// Rows that a part of the ordered kernel should at least have.
-const ORDERED_ROWS: usize = 256;
+/// Rows that a part of a scattering kernel should at least have.
+const ROWS_OF_PART: usize = 256;
 
 fn name(method: Method) -> &'static str {
     match method {

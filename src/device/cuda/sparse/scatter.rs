@@ -1,15 +1,16 @@
 //! Products that add a row's entries to their columns: see `kernels/sparse_scatter.cu` and
 //! `sparse_strips.cu`.
 
-use super::gather::{join, strip_bytes, zero};
+use super::gather::{join, zero};
 use super::job::{Job, Method, Problem, Side, Space, lanes, sum_size};
 use super::library;
 use super::matrix::{Matrix, Operands};
 use super::stream;
+use super::strips;
 use crate::device::cuda::Cuda;
 use crate::device::cuda::kernels;
 use crate::device::cuda::launch::{Args, Grid};
-use crate::device::spec::{DenseLayout, Form};
+use crate::device::spec::Form;
 use crate::error::Result;
 
 const MOST: usize = 65_535;
@@ -48,11 +49,6 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Where vector `first` of a dense side begins.
-fn at(problem: &Problem, side: Side, address: u64, first: usize) -> u64 {
-    address + first as u64 * side.apart * problem.dtype.size() as u64
-}
-
 #[allow(clippy::too_many_arguments)]
 fn block(
     cuda: &Cuda,
@@ -66,7 +62,7 @@ fn block(
     vectors: usize,
 ) -> Result<()> {
     let (from, to) = (problem.side(problem.rows), problem.side(problem.cols));
-    let (g, out) = (at(problem, from, g, first), at(problem, to, out, first));
+    let (g, out) = (problem.vector(from, g, first), problem.vector(to, out, first));
     // Sums in the workspace lie side by side.
     let apart = job.block > 0;
     let (sums, of_sums) = match apart {
@@ -179,24 +175,25 @@ impl Call<'_> {
 
     fn strips(&self, matrix: &Matrix, partial: u64) -> Result<()> {
         let (cuda, problem, job) = (self.cuda, self.problem, self.job);
-        let (kernel, threads) = match job.method {
-            Method::StripsScatter => (kernels::STRIPS_TRANSPOSED, 1024),
-            _ if problem.apart => (kernels::STRIPS_ORDERED_APART, 64),
-            _ => (kernels::STRIPS_ORDERED_TILED, 64),
+        let many = job.method == Method::StripsScatter;
+        let (kernel, threads) = match many {
+            true => (kernels::STRIPS_TRANSPOSED, strips::THREADS),
+            false if problem.apart => (kernels::STRIPS_ORDERED_APART, 32),
+            false => (kernels::STRIPS_ORDERED_TILED, 32),
         };
         let (how, add) = self.how();
-        let size = problem.dtype.size();
         let at_once = if how == PARTIAL { 1 } else { self.vectors };
         for first in (0..self.vectors).step_by(at_once) {
-            let g = self.g + (first * problem.rows * size) as u64;
-            let out = self.sums + (first * problem.cols * size) as u64;
-            let mut grid = Grid::new(job.parts, threads).with_shared(strip_bytes(problem));
+            let g = problem.vector(self.from, self.g, first);
+            let out = problem.vector(self.of_sums, self.sums, first);
+            let mut grid = strips::grid(problem, job.parts, threads);
             grid.blocks[1] = problem.strips().min(MOST) as u32;
             grid.blocks[2] = at_once.min(MOST) as u32;
             let target = if how == PARTIAL { partial } else { out };
-            let args = Args::new().value(*matrix).value(g).value(problem.rows as u64).value(target);
-            let args = args.value(problem.cols as u64).value(at_once as u64).value(how).value(add);
-            cuda.launch(kernel, problem.dtype, grid, args)?;
+            let args = Args::new().value(*matrix).value(g).value(self.from).value(target);
+            let args = args.value(self.of_sums).value(at_once as u64);
+            let args = if many { args.value(strips::lanes(problem)) } else { args };
+            cuda.launch(kernel, problem.dtype, grid, args.value(how).value(add))?;
             if how == PARTIAL {
                 join(cuda, problem, job.parts, partial, out, problem.cols)?;
             }
@@ -210,10 +207,10 @@ impl Call<'_> {
         let (how, add) = self.how();
         let at_once = if how == PARTIAL { 1 } else { self.vectors };
         for first in (0..self.vectors).step_by(at_once) {
-            let g = at(problem, self.from, self.g, first);
+            let g = problem.vector(self.from, self.g, first);
             let out = match self.apart {
                 true => self.sums + (first * sum_size(problem.dtype)) as u64,
-                false => at(problem, self.of_sums, self.sums, first),
+                false => problem.vector(self.of_sums, self.sums, first),
             };
             let mut grid = Grid::new(job.parts, 32).with_shared(range * sum_size(problem.dtype));
             grid.blocks[1] = problem.cols.div_ceil(range).clamp(1, MOST) as u32;
@@ -239,9 +236,4 @@ const RANGE_BYTES: usize = 24 << 10;
 pub(super) fn range(problem: &Problem) -> usize {
     let most = RANGE_BYTES / sum_size(problem.dtype);
     problem.cols.div_ceil(problem.cols.div_ceil(most).max(1)).max(1)
-}
-
-/// Whether the strips' kernels can take the vectors: each must be contiguous.
-pub(super) fn strips_take(problem: &Problem) -> bool {
-    problem.layout == DenseLayout::Rows
 }

@@ -246,7 +246,7 @@ impl Case<'_> {
 
 fn each(device: &Device, entries: &Entries, dtype: DType, seen: &mut HashMap<String, usize>) {
     let backend = device.backend();
-    let strip = |cols| backend.strip(dtype, cols).map(|strip| Form::Tiled { strip });
+    let strip = |cols| backend.strip(dtype, cols, 30).map(|strip| Form::Tiled { strip });
     let forms = [
         Some((Form::Csr, Form::Csr)),
         strip(entries.cols).zip(strip(entries.rows)),
@@ -339,7 +339,7 @@ fn strips_fit_small_chips() {
         let mut seen = HashMap::new();
         let entries = Entries::new(70_001, &(0..1100).map(|i| 30 + i % 7).collect::<Vec<_>>(), 9);
         for dtype in [DType::F32, DType::F64, DType::BF16] {
-            let strip = device.backend().strip(dtype, entries.cols).unwrap();
+            let strip = device.backend().strip(dtype, entries.cols, 30).unwrap();
             assert!((strip + 1) * dtype.size().max(4) <= shared);
             each(&device, &entries, dtype, &mut seen);
         }

@@ -46,7 +46,8 @@ INLINE acc dot4(const Columns4& c, const Values4& v, const acc* x) {
 }
 
 // Pieces whose entries are on their way while those before are added up.
-#define BATCH 4
+// Twice as many need twice the registers.
+#define BATCH (sizeof(acc) == 8 ? 2 : 4)
 
 // Rows of a warp's turn, 32, of which lane i knows where the piece of row i lies.
 struct Turn {
@@ -209,7 +210,10 @@ KERNEL __launch_bounds__(512) strips_transposed(const Matrix m, const scalar* g,
                             }
 #pragma unroll
                             for (int t = 0; t < 4; ++t)
-                                atomicAdd(strip_y + c[i].at[t], factor * (acc)widen(w[i].at[t]));
+                                // Padding would have all lanes wait for one address.
+                                if (c[i].at[t] < m.strip)
+                                    atomicAdd(strip_y + c[i].at[t],
+                                              factor * (acc)widen(w[i].at[t]));
                         }
                         __syncwarp();
                     }
@@ -221,19 +225,30 @@ KERNEL __launch_bounds__(512) strips_transposed(const Matrix m, const scalar* g,
     }
 }
 
-// Rows that are on their way while those before are added.
-#define AHEAD 8
+// Rows that are on their way while those before are added; twice as many need twice the registers.
+#define AHEAD (sizeof(acc) == 8 ? 4 : 8)
 
-struct Entries {
+// The entries that a lane has of some rows, and the factors of those rows.
+struct Ahead {
     Columns4 c[AHEAD];
     Values4 w[AHEAD];
+    acc factor[AHEAD];
 };
 
-INLINE void fetch(const Matrix& m, const Turn& turn, u32 first, Entries& e) {
+INLINE void fetch(const Matrix& m, const Turn& turn, acc of_row, u32 first, Ahead& e) {
+    const u16 beyond = (u16)m.strip;
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
         u32 at = __shfl_sync(EVERY, turn.begin, first + i) + threadIdx.x;
-        if (at < __shfl_sync(EVERY, turn.end, first + i)) {
+        bool here = at < __shfl_sync(EVERY, turn.end, first + i);
+        e.factor[i] = __shfl_sync(EVERY, of_row, first + i);
+        // A lane that has nothing adds zeros beyond the strip, so that none has to branch.
+#pragma unroll
+        for (int t = 0; t < 4; ++t) {
+            e.c[i].at[t] = beyond;
+            e.w[i].at[t] = narrow<scalar>(acc(0));
+        }
+        if (here) {
             e.c[i] = columns4(m, at);
             e.w[i] = values4(m, at);
         }
@@ -241,7 +256,7 @@ INLINE void fetch(const Matrix& m, const Turn& turn, u32 first, Entries& e) {
 }
 
 INLINE void add_unit(acc* strip_y, const Columns4& c, const Values4& w, acc factor) {
-    // The columns of a row differ; in its padding the same lane has them all.
+    // The columns of a row differ; what lies beyond the strip is not looked at.
     acc sums[4];
 #pragma unroll
     for (int t = 0; t < 4; ++t) sums[t] = strip_y[c.at[t]];
@@ -249,16 +264,18 @@ INLINE void add_unit(acc* strip_y, const Columns4& c, const Values4& w, acc fact
     for (int t = 0; t < 4; ++t) strip_y[c.at[t]] = sums[t] + factor * (acc)widen(w.at[t]);
 }
 
-INLINE void add_rows(const Matrix& m, const Turn& turn, acc of_row, u32 first, const Entries& e,
+// `has_long`: whether a row of the turn has more entries than a warp has lanes for.
+INLINE void add_rows(const Matrix& m, const Turn& turn, bool has_long, u32 first, const Ahead& e,
                      acc* strip_y) {
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-        u32 at = __shfl_sync(EVERY, turn.begin, first + i) + threadIdx.x;
-        u32 to = __shfl_sync(EVERY, turn.end, first + i);
-        acc factor = __shfl_sync(EVERY, of_row, first + i);
-        if (at < to) add_unit(strip_y, e.c[i], e.w[i], factor);
-        for (at += 32; at < to; at += 32)
-            add_unit(strip_y, columns4(m, at), values4(m, at), factor);
+        add_unit(strip_y, e.c[i], e.w[i], e.factor[i]);
+        if (has_long) {
+            u32 at = __shfl_sync(EVERY, turn.begin, first + i) + threadIdx.x + 32;
+            u32 to = __shfl_sync(EVERY, turn.end, first + i);
+            for (; at < to; at += 32)
+                add_unit(strip_y, columns4(m, at), values4(m, at), e.factor[i]);
+        }
         // The next row may have the same columns.
         __syncwarp();
     }
@@ -278,21 +295,24 @@ KERNEL __launch_bounds__(32) strips_ordered_tiled(const Matrix m, const scalar* 
             __syncwarp();
             Turn turn = turn_of(m, p, strip, p.row, lane);
             acc of_row = lane < turn.rows ? (acc)widen(gv[(p.row + lane) * sg.step]) : acc(0);
-            Entries even, odd;
-            fetch(m, turn, 0, even);
+            Ahead even, odd;
+            fetch(m, turn, of_row, 0, even);
             for (u64 base = p.row; base < p.row_end; base += 32) {
                 // Known before they are needed.
                 Turn next = turn_of(m, p, strip, base + 32, lane);
                 acc of_next =
                     lane < next.rows ? (acc)widen(gv[(base + 32 + lane) * sg.step]) : acc(0);
-                fetch(m, turn, 8, odd);
-                add_rows(m, turn, of_row, 0, even, strip_y);
-                fetch(m, turn, 16, even);
-                add_rows(m, turn, of_row, 8, odd, strip_y);
-                fetch(m, turn, 24, odd);
-                add_rows(m, turn, of_row, 16, even, strip_y);
-                fetch(m, next, 0, even);
-                add_rows(m, turn, of_row, 24, odd, strip_y);
+                bool has_long = __any_sync(EVERY, turn.end - turn.begin > 32);
+#pragma unroll
+                for (u32 first = 0; first < 32; first += 2 * AHEAD) {
+                    fetch(m, turn, of_row, first + AHEAD, odd);
+                    add_rows(m, turn, has_long, first, even, strip_y);
+                    if (first + 2 * AHEAD < 32)
+                        fetch(m, turn, of_row, first + 2 * AHEAD, even);
+                    else
+                        fetch(m, next, of_next, 0, even);
+                    add_rows(m, turn, has_long, first + AHEAD, odd, strip_y);
+                }
                 turn = next;
                 of_row = of_next;
             }

@@ -265,6 +265,9 @@ pub struct StoredSpec {
     pub longest: usize,
     /// Rows that have entries.
     pub filled: usize,
+    /// How many groups of eight neighbouring columns each row has entries in, added up: few where the
+    /// entries of a row lie together.
+    pub touched: usize,
 }
 
 /// One sparse product, as the planner sees it.

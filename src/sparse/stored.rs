@@ -9,6 +9,7 @@ use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
 use crate::memory::{Purpose, PurposeGuard};
 use crate::tensor::Tensor;
+use rayon::prelude::*;
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -42,7 +43,7 @@ impl Stored {
         let _purpose = PurposeGuard::new(Purpose::Sparse);
         let device = Device::cpu();
         let nnz = arrays.values.len();
-        let spec = statistics(&arrays.row_offsets, Form::Csr);
+        let spec = statistics(&arrays.row_offsets, &arrays.col_indices, Form::Csr);
         let (columns, values) = (arrays.col_indices, arrays.values);
         Ok(Stored {
             rows,
@@ -240,14 +241,17 @@ fn offsets_tensor(offsets: Offsets, device: &Device) -> Result<Tensor> {
     }
 }
 
-fn statistics(offsets: &Offsets, form: Form) -> StoredSpec {
-    let lengths = (1..offsets.len()).map(|row| offsets.get(row) - offsets.get(row - 1));
-    let (mut longest, mut filled) = (0, 0);
-    for length in lengths {
-        longest = longest.max(length);
-        filled += usize::from(length > 0);
-    }
-    StoredSpec { form, longest, filled }
+fn statistics(offsets: &Offsets, columns: &[i32], form: Form) -> StoredSpec {
+    let of_row = |row: usize| {
+        let row = &columns[offsets.get(row)..offsets.get(row + 1)];
+        let next = row.windows(2).filter(|pair| pair[0] / 8 != pair[1] / 8).count();
+        let filled = usize::from(!row.is_empty());
+        (row.len(), filled, next + filled)
+    };
+    let rows = (0..offsets.len() - 1).into_par_iter().with_min_len(1024);
+    let (longest, filled, touched) =
+        rows.map(of_row).reduce(|| (0, 0, 0), |a, b| (a.0.max(b.0), a.1 + b.1, a.2 + b.2));
+    StoredSpec { form, longest, filled, touched }
 }
 
 /// Reads a matrix in any form by ranges of rows.

@@ -7,7 +7,7 @@ use crate::sparse::assemble::{CsrArrays, Offsets, check_canonical, from_coo, tra
 use half::{bf16, f16};
 
 /// The CPU does not look at the statistics.
-const STORED: StoredSpec = StoredSpec { form: Form::Csr, longest: 0, filled: 0 };
+const STORED: StoredSpec = StoredSpec { form: Form::Csr, longest: 0, filled: 0, touched: 0 };
 
 struct Lcg(u64);
 

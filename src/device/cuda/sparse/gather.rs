@@ -98,7 +98,8 @@ fn one(
         Form::Tiled { .. } => kernels::ROWS_ONE_TILED,
         _ => kernels::ROWS_ONE_CSR,
     };
-    let lanes = (mean_row(problem) / 2).clamp(1, 32).next_power_of_two();
+    // Each lane has several entries, so that it waits for many loads at once.
+    let lanes = (mean_row(problem) / 8).clamp(1, 32).next_power_of_two();
     let rows = (matrix.row_end - matrix.row_begin) as usize;
     let mut grid = Grid::new(rows.div_ceil(THREADS / lanes), THREADS);
     grid.blocks[1] = problem.width.min(MOST) as u32;

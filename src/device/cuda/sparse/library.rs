@@ -89,8 +89,11 @@ pub(super) fn run(
     }
     let (dtype, size) = (problem.dtype, problem.dtype.size());
     let (from, to) = (problem.from(), problem.to());
-    for first in (0..problem.width).step_by(job.block) {
-        let vectors = job.block.min(problem.width - first);
+    let vectors = job.block;
+    for first in (0..problem.width).step_by(vectors) {
+        // The last block begins earlier where it would be smaller: other numbers of vectors have
+        // other algorithms and buffers.
+        let first = first.min(problem.width - vectors);
         to_last(
             cuda,
             dtype,

@@ -96,7 +96,7 @@ impl Offer<'_> {
     /// A job that brings vectors side by side: for all of them (or as many as gain), and where that
     /// is over the cap the most that fit.
     fn blocks(&mut self, job: Job, mut push: impl FnMut(&mut Self, Job)) {
-        let width = self.problem.width;
+        let width = self.problem.width.max(1);
         // Even blocks, whose vectors can be taken four at a time.
         let even = |most: usize| {
             let block = width.div_ceil(width.div_ceil(most.max(1)));

@@ -265,9 +265,11 @@ pub struct StoredSpec {
     pub longest: usize,
     /// Rows that have entries.
     pub filled: usize,
-    /// How many groups of eight neighbouring columns each row has entries in, added up: few where the
-    /// entries of a row lie together.
-    pub touched: usize,
+    /// Share of the entries (of 65,535) whose group of eight neighbouring columns has no other among
+    /// the 4,096 entries around them: small where the rows nearby have entries at the same places.
+    pub fresh_groups: u16,
+    /// The same for the columns themselves.
+    pub fresh_columns: u16,
 }
 
 /// One sparse product, as the planner sees it.

@@ -201,7 +201,7 @@ impl Forms<'_> {
                 // Its rows are not known before it is made; they are taken to be alike.
                 let filled = stored.cols.min(stored.nnz);
                 let longest = stored.nnz.div_ceil(stored.cols.max(1));
-                let spec = StoredSpec { form: copy, longest, filled, touched: stored.nnz };
+                let spec = StoredSpec { form: copy, longest, filled, ..stored.spec };
                 let product = SparseProduct::Transposed;
                 room && self.fastest(product, form, Some(spec)) < self.fastest(product, form, None)
             }

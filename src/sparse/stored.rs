@@ -242,16 +242,34 @@ fn offsets_tensor(offsets: Offsets, device: &Device) -> Result<Tensor> {
 }
 
 fn statistics(offsets: &Offsets, columns: &[i32], form: Form) -> StoredSpec {
-    let of_row = |row: usize| {
-        let row = &columns[offsets.get(row)..offsets.get(row + 1)];
-        let next = row.windows(2).filter(|pair| pair[0] / 8 != pair[1] / 8).count();
-        let filled = usize::from(!row.is_empty());
-        (row.len(), filled, next + filled)
-    };
+    let length = |row: usize| offsets.get(row + 1) - offsets.get(row);
     let rows = (0..offsets.len() - 1).into_par_iter().with_min_len(1024);
-    let (longest, filled, touched) =
-        rows.map(of_row).reduce(|| (0, 0, 0), |a, b| (a.0.max(b.0), a.1 + b.1, a.2 + b.2));
-    StoredSpec { form, longest, filled, touched }
+    let (longest, filled) = rows
+        .map(|row| (length(row), usize::from(length(row) > 0)))
+        .reduce(|| (0, 0), |a, b| (a.0.max(b.0), a.1 + b.1));
+    let (fresh_groups, fresh_columns) = (fresh(columns, 8), fresh(columns, 1));
+    StoredSpec { form, longest, filled, fresh_groups, fresh_columns }
+}
+
+/// The share (of 65,535) of different groups of `size` neighbouring columns in stretches of entries, as
+/// found in some of them.
+fn fresh(columns: &[i32], size: i32) -> u16 {
+    const STRETCH: usize = 4096;
+    const LOOKED_AT: usize = 64;
+    let stretches = columns.len().div_ceil(STRETCH);
+    let (mut different, mut all) = (0, 0);
+    let mut groups = Vec::with_capacity(STRETCH);
+    for stretch in (0..stretches).step_by(stretches.div_ceil(LOOKED_AT).max(1)) {
+        let begin = stretch * STRETCH;
+        let entries = &columns[begin..columns.len().min(begin + STRETCH)];
+        groups.clear();
+        groups.extend(entries.iter().map(|column| column / size));
+        groups.sort_unstable();
+        groups.dedup();
+        different += groups.len();
+        all += entries.len();
+    }
+    (different * usize::from(u16::MAX) / all.max(1)) as u16
 }
 
 /// Reads a matrix in any form by ranges of rows.

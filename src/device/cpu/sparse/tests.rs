@@ -7,7 +7,8 @@ use crate::sparse::assemble::{CsrArrays, Offsets, check_canonical, from_coo, tra
 use half::{bf16, f16};
 
 /// The CPU does not look at the statistics.
-const STORED: StoredSpec = StoredSpec { form: Form::Csr, longest: 0, filled: 0, touched: 0 };
+const STORED: StoredSpec =
+    StoredSpec { form: Form::Csr, longest: 0, filled: 0, fresh_groups: 0, fresh_columns: 0 };
 
 struct Lcg(u64);
 

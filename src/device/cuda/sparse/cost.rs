@@ -1,8 +1,10 @@
-//! Predicted times of sparse products: bytes of the matrix over the memory's rate, or accesses to the
-//! dense side over the rate of the cache or of atomics, whichever takes longer; and what one long row
-//! takes where it is one warp's. The constants were measured on an H200 and go with its memory rate.
+//! Predicted times of sparse products: a sum of what a method does (passes, bytes, accesses to the dense
+//! side, rows, atomics, …), each counted and times what one takes. The factors were fitted to every
+//! candidate's time on eight kinds of matrices on an H200 (`cargo bench --bench sparse_step --
+//! --products`), and go with a device's memory rate.
 
 use super::job::{Job, Method, Problem, lanes, sum_size};
+use super::strips;
 use crate::device::cuda::Cuda;
 use crate::device::cuda::rates::{LAUNCH, Rates};
 use crate::device::spec::{DenseLayout, Form};
@@ -11,22 +13,80 @@ use crate::device::spec::{DenseLayout, Form};
 const LINK: f64 = 50e9;
 /// Bytes that an access to the dense side brings at least.
 const SECTOR: f64 = 32.0;
-/// Entries a second that one warp goes through.
-const WARP: f64 = 1.5e9;
-/// Seconds of an access to the dense side in the cache, and of a byte of it.
-const ACCESS: f64 = 4.3e-12;
-const ACCESS_BYTE: f64 = 0.072e-12;
-/// How much longer one takes that comes from memory.
-const MISS: f64 = 2.5;
-/// Seconds of an entry that is scattered, and of each atomic that it takes, of four bytes or of
-/// several neighbours.
-const SCATTERED: f64 = 8e-12;
-const ATOMIC: f64 = 3.2e-12;
+
+/// What is counted, over all passes through the matrix: passes; bytes of the matrix; accesses to
+/// sectors of the dense side that are not in the first cache, and of those the ones that the second
+/// does not hold; entries; rows in units of a warp; entries of the longest row; atomics; bytes that are
+/// moved to lie side by side; entries over the lanes that share one; rows times the groups of lanes of
+/// a warp; atomics to few addresses; entries of the longest row over the lanes that share it; turns of
+/// warps whose lanes have rows of their own.
+type Counts = [f64; 14];
+
+/// Seconds of one of each.
+type Factors = [f64; 14];
+
+const ROWS: Factors = [
+    5e-6, 2.1e-13, 3.66e-12, 0.0, 1.6e-13, 2.36e-10, 1.2e-8, 7.4e-13, 0.0, 0.0, 0.0, 0.0, 4.2e-8,
+    2.6e-13,
+];
+const WIDE: Factors = [
+    5e-6, 0.0, 1.76e-12, 0.0, 1.2e-12, 3.67e-10, 3.14e-8, 8.1e-13, 9.5e-13, 3.7e-12, 1.4e-12, 0.0,
+    0.0, 0.0,
+];
+const SHORT: Factors =
+    [2.5e-5, 0.0, 0.0, 0.0, 6.5e-12, 3.3e-12, 1.33e-7, 0.0, 0.0, 1.1e-12, 0.0, 0.0, 0.0, 2.6e-11];
+const SPLIT: Factors = [
+    2e-5, 0.0, 1.05e-12, 0.0, 3.9e-12, 1.9e-11, 1.6e-9, 1.6e-12, 3e-12, 0.0, 8.8e-12, 0.0, 0.0, 0.0,
+];
+const SCATTER: Factors = [
+    2e-5, 0.0, 8e-12, 2.2e-11, 2.6e-12, 0.0, 0.0, 2.4e-13, 7.3e-12, 0.0, 3.4e-12, 3.2e-11, 0.0, 0.0,
+];
+const SPMV_1: Factors =
+    [3.7e-5, 1.8e-13, 4.5e-12, 0.0, 1e-13, 2.9e-12, 2e-10, 4.4e-13, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+const SPMV_2: Factors =
+    [4.1e-5, 3.5e-13, 3.3e-12, 0.0, 0.0, 1.8e-12, 3e-10, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+const SPMV_TRANSPOSED: Factors = [
+    6.1e-5, 7.8e-14, 7.7e-12, 0.0, 3.2e-13, 0.0, 1.9e-10, 1.4e-12, 0.0, 0.0, 0.0, 8.3e-11, 0.0, 0.0,
+];
+const SPMM_1: Factors =
+    [2e-5, 0.0, 3.5e-12, 0.0, 7.6e-12, 0.0, 4.9e-10, 6.3e-12, 1.05e-12, 0.0, 0.0, 0.0, 0.0, 0.0];
+const SPMM_2: Factors = [
+    5e-6, 3.2e-13, 0.0, 0.0, 6.8e-12, 1.8e-11, 1.8e-10, 1.7e-11, 1.8e-12, 9.3e-12, 5.8e-12, 0.0,
+    0.0, 0.0,
+];
+const SPMM_3: Factors = [
+    5e-5, 1.5e-13, 0.0, 0.0, 8.1e-12, 9.5e-11, 2.4e-9, 5.1e-13, 6.9e-13, 6.8e-13, 0.0, 0.0, 0.0,
+    0.0,
+];
+const SPMM_1_APART: Factors =
+    [5e-6, 8.6e-13, 5.2e-12, 8.1e-12, 0.0, 5.9e-12, 3e-10, 0.0, 0.0, 2e-11, 0.0, 0.0, 0.0, 0.0];
+const SPMM_2_APART: Factors = [
+    5e-6, 1.4e-12, 3.3e-12, 1.6e-11, 3.2e-12, 5.9e-11, 3e-10, 1.8e-13, 0.0, 3.8e-11, 0.0, 0.0, 0.0,
+    0.0,
+];
+const SPMM_3_APART: Factors =
+    [5e-6, 5.4e-13, 4e-12, 9.8e-12, 0.0, 1.04e-10, 2.7e-9, 3e-12, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+const SPMM_TRANSPOSED_1: Factors =
+    [2.4e-5, 0.0, 0.0, 0.0, 7.9e-12, 0.0, 2.3e-10, 2.2e-11, 0.0, 0.0, 0.0, 3e-11, 0.0, 0.0];
+const SPMM_TRANSPOSED_2: Factors = [
+    5e-6, 0.0, 0.0, 0.0, 1.2e-11, 3.3e-11, 0.0, 1.2e-11, 3.2e-12, 1.7e-11, 1.1e-11, 3e-11, 0.0, 0.0,
+];
+const SPMM_TRANSPOSED_1_APART: Factors =
+    [5e-6, 0.0, 6.9e-12, 9.7e-12, 0.0, 0.0, 1e-10, 0.0, 0.0, 4.5e-11, 0.0, 7.6e-11, 0.0, 0.0];
+const SPMM_TRANSPOSED_2_APART: Factors =
+    [5e-6, 0.0, 0.0, 5.3e-11, 8.7e-12, 0.0, 3e-10, 0.0, 0.0, 2.9e-11, 0.0, 6.3e-11, 0.0, 0.0];
+
+/// Seconds that a piece of a row in a strip takes beside its entries: where a few lanes go through all
+/// of a row's, where a warp does, and in the kernels of the strips.
+const PIECE: f64 = 1.4e-12;
+const PIECE_OF_WARP: f64 = 5e-11;
+const PIECE_OF_STRIP: f64 = 8e-12;
+/// Seconds of a byte that the kernels of the strips read.
+const STRIP_BYTE: f64 = 3.1e-13;
 /// Seconds of an atomic in shared memory.
-const SHARED_ATOMIC: f64 = 4.1e-12;
-/// Seconds that a multiprocessor takes for a piece that is gathered, and a warp for one in order.
-const PIECE_GATHERED: f64 = 15e-9;
-const PIECE_ORDERED: f64 = 45e-9;
+const SHARED_ATOMIC: f64 = 3.8e-12;
+/// Seconds that a warp takes for a piece in order.
+const PIECE_IN_ORDER: f64 = 9e-8;
 /// Seconds that a warp takes to find where a range begins in a row, and for 32 entries there.
 const SEARCH: f64 = 0.2e-6;
 const TURN: f64 = 0.75e-6;
@@ -37,8 +97,10 @@ pub(super) struct Cost {
     memory: f64,
     cache_bytes: f64,
     multiprocessors: f64,
-    /// Strips that fit a multiprocessor's shared memory.
-    strips_at_once: f64,
+    /// Blocks of the strips' kernels at a time, of many threads and of one warp.
+    strips_at_once: [f64; 2],
+    /// Blocks of the forward one, by groups of strips.
+    blocks: Vec<(usize, f64)>,
     /// The device's memory rate over that of the one that was measured.
     scale: f64,
 }
@@ -47,15 +109,17 @@ impl Cost {
     pub(super) fn new(cuda: &Cuda, problem: Problem) -> Cost {
         let properties = &cuda.gpu().properties;
         let memory = Rates::of(properties).bytes;
-        let scale = memory / 4.24e12;
+        let at_once = |threads| strips::blocks_at_once(cuda, &problem, threads) as f64;
+        let groups = [1, strips::groups(cuda, &problem)];
+        let blocks = |groups: usize| (strips::row_parts(cuda, &problem, groups) * groups) as f64;
         Cost {
             problem,
             memory,
             cache_bytes: properties.cache_bytes as f64,
             multiprocessors: properties.multiprocessors as f64,
-            strips_at_once: (cuda.shared_per_block() / super::strips::bytes(&problem).max(1))
-                .clamp(1, 32) as f64,
-            scale,
+            strips_at_once: [at_once(strips::THREADS), at_once(32)],
+            blocks: groups.map(|groups| (groups, blocks(groups))).to_vec(),
+            scale: memory / 4.24e12,
         }
     }
 
@@ -67,147 +131,200 @@ impl Cost {
             Form::Tiled { .. } => 2.0,
             _ => 4.0,
         };
-        let pieces = (p.strips() * p.rows) as f64;
+        let pieces = self.pieces();
         let padding = pieces.min(p.nnz as f64) * 1.5;
         let size = p.dtype.size() as f64;
         p.rows as f64 * offset + pieces * 4.0 + (p.nnz as f64 + padding) * (entry + size)
     }
 
-    /// Seconds of accesses of `bytes` bytes each, one an entry, to a dense side of `all` bytes.
-    fn accesses(&self, bytes: f64, all: f64) -> f64 {
-        let sectors = (bytes / SECTOR).ceil() * SECTOR;
-        // What does not fit the cache comes from memory.
-        let hit = (0.8 * self.cache_bytes / all.max(1.0)).min(1.0);
-        let each = (ACCESS + ACCESS_BYTE * sectors) * (hit + (1.0 - hit) * MISS);
-        self.problem.nnz as f64 * each / self.scale
+    fn pieces(&self) -> f64 {
+        self.problem.strips() as f64 * self.problem.rows as f64
     }
 
     pub(super) fn seconds(&self, job: &Job) -> f64 {
-        let p = &self.problem;
-        let width = p.width.max(1) as f64;
-        let size = p.dtype.size() as f64;
-        let streamed = p.stored.form == Form::Streamed;
-        // Of a streamed matrix the link decides; chunks overlap with the products.
-        let (matrix, link) = match (streamed, job.chunk) {
-            (false, _) => (self.matrix_bytes() / self.memory, 0.0),
-            (true, 0) => (0.0, self.matrix_bytes() / (0.6 * LINK)),
-            (true, chunk) => {
+        let link = match (self.problem.stored.form, job.chunk) {
+            (Form::Streamed, 0) => self.matrix_bytes() / (0.6 * LINK),
+            // Chunks overlap with the products, but for the first.
+            (Form::Streamed, chunk) => {
                 let chunks = (self.matrix_bytes() / chunk as f64).max(1.0);
-                (0.0, self.matrix_bytes() / LINK + chunks * 4.0 * LAUNCH + chunk as f64 / LINK)
+                self.matrix_bytes() / LINK + chunks * 4.0 * LAUNCH + chunk as f64 / LINK
             }
+            _ => 0.0,
         };
-        let block = if job.block > 0 { job.block.min(p.width) } else { p.width } as f64;
-        let blocks = (width / block).ceil();
-        // Bringing vectors side by side, or results to their place.
+        let once = match job.method {
+            Method::Strips => self.strips(job),
+            Method::StripsScatter => self.strips_scatter(job),
+            Method::StripsOrdered => self.strips_ordered(job),
+            Method::RowsOrdered => self.ranges(job),
+            _ => self.counted(job),
+        };
+        LAUNCH + link.max(once / self.scale)
+    }
+
+    fn counted(&self, job: &Job) -> f64 {
+        let p = &self.problem;
+        let (factors, piece) = match job.method {
+            Method::RowsOne => (&ROWS, PIECE),
+            Method::RowsWide => (&WIDE, PIECE_OF_WARP),
+            Method::RowsShort => (&SHORT, 0.0),
+            Method::RowsSplit => (&SPLIT, 0.0),
+            Method::Library(index) => (self.library(index, job.block > 0), 0.0),
+            _ => (&SCATTER, PIECE_OF_WARP),
+        };
+        let counts = self.counts(job);
+        let sum: f64 = std::iter::zip(factors, counts).map(|(factor, count)| factor * count).sum();
+        sum + counts[0] * self.pieces() * piece + p.width as f64 * 1e-12
+    }
+
+    fn counts(&self, job: &Job) -> Counts {
+        let p = &self.problem;
+        let (nnz, rows, width) = (p.nnz as f64, p.rows as f64, p.width.max(1));
+        let library = matches!(job.method, Method::Library(_));
+        let contiguous = p.layout == DenseLayout::Rows && p.width > 1;
+        // Vectors of a pass, and whether the library takes them where they lie apart.
+        let side_by_side = job.block > 0 || !contiguous;
+        let apart = library && !side_by_side;
+        let block = match job.block {
+            0 if side_by_side || library => width,
+            0 => 1,
+            block => block.min(width),
+        };
+        let block = if job.method == Method::RowsOne { 1 } else { block };
+        let passes = width.div_ceil(block) as f64;
+        let element = if p.scatters { sum_size(p.dtype) } else { p.dtype.size() } as f64;
+        let (each, lanes) = lanes(p.dtype, block, block, &[]);
+        let (lanes, atomics) = (lanes as f64, block as f64 / each as f64);
+        let fresh = |share: u16| f64::from(share) / f64::from(u16::MAX) * nnz;
+        let accesses = if apart {
+            fresh(p.stored.fresh_groups) * width as f64
+        } else if block == 1 {
+            fresh(p.stored.fresh_groups)
+        } else {
+            fresh(p.stored.fresh_columns) * (block as f64 * element / SECTOR).ceil()
+        };
+        let all = p.cols as f64 * block as f64 * element;
+        let miss = (1.0 - 0.8 * self.cache_bytes / all.max(1.0)).max(0.0);
+        let filled = p.stored.filled.max(1) as f64;
+        let mean = (nnz / filled).max(1.0);
+        // Rows of a warp and the turns that one takes, where lanes have rows of their own.
+        let of_row = super::gather::lanes_of_row(p) as f64;
+        let (shared, of_warp, turns) = match job.method {
+            Method::RowsOne => (of_row, 32.0 / of_row, mean / of_row),
+            Method::RowsShort => (lanes, 32.0 / lanes, mean),
+            _ => (lanes, 1.0, 0.0),
+        };
+        let some = 1.0 - (1.0 - (filled / rows.max(1.0)).min(1.0)).powf(of_warp);
+        let warps = if job.method == Method::RowsOne { of_row / 32.0 } else { 1.0 };
         let moved = if job.block > 0 {
-            let length = match job.method {
-                Method::Library(_) => p.from() + p.to(),
-                _ => p.cols,
-            };
-            width * length as f64 * 2.0 * size / (0.6 * self.memory) + blocks * 2.0 * LAUNCH
+            let length = p.cols + if library { p.rows } else { 0 };
+            (width * length * 2 * p.dtype.size()) as f64
         } else {
             0.0
         };
-        let once = match job.method {
-            Method::Library(index) => self.library(index, block, blocks, job.block > 0),
-            Method::Sampled => self.sampled(matrix),
-            _ if p.scatters => self.scatter(job, matrix, block, blocks),
-            _ => self.gather(job, matrix, block, blocks),
-        };
-        LAUNCH + link.max(once) + moved
+        let few = if p.scatters { (4096.0 / p.cols.max(1) as f64).min(1.0) } else { 0.0 };
+        let longest = p.stored.longest as f64;
+        let one_pass = [
+            1.0,
+            self.matrix_bytes(),
+            accesses,
+            accesses * miss,
+            nnz * if apart { width as f64 } else { 1.0 },
+            rows * warps,
+            longest,
+            nnz * atomics,
+            moved / passes,
+            nnz / lanes,
+            filled * 32.0 / lanes,
+            nnz * atomics * few,
+            longest / shared,
+            rows / of_warp * some * turns,
+        ];
+        one_pass.map(|count| count * passes)
     }
 
-    fn gather(&self, job: &Job, matrix: f64, block: f64, blocks: f64) -> f64 {
+    /// cuSPARSE's algorithm of this index for the product.
+    fn library(&self, index: u8, side_by_side: bool) -> &'static Factors {
         let p = &self.problem;
-        let (width, size) = (p.width.max(1) as f64, p.dtype.size() as f64);
-        let mean = p.nnz as f64 / p.stored.filled.max(1) as f64;
-        match job.method {
-            Method::RowsOne => {
-                let side_by_side = p.layout == DenseLayout::Columns && p.width > 1;
-                let all = p.cols as f64 * size * if side_by_side { width } else { 1.0 };
-                width * (matrix.max(self.accesses(size, all)) + self.long_row(1.0))
+        let apart = p.vectors_apart() && !side_by_side;
+        match (p.scatters, p.width == 1, index) {
+            (false, true, 0) => &SPMV_1,
+            (false, true, _) => &SPMV_2,
+            (true, true, _) => &SPMV_TRANSPOSED,
+            (false, false, 0) if !p.is_half() => {
+                if apart {
+                    &SPMM_1_APART
+                } else {
+                    &SPMM_1
+                }
             }
-            Method::Strips => {
-                let turns = self.pieces() * PIECE_GATHERED / (self.multiprocessors * self.scale);
-                width * ((matrix / 0.85).max(turns) + LAUNCH) + self.joins(job)
+            (false, false, 1) => {
+                if apart {
+                    &SPMM_2_APART
+                } else {
+                    &SPMM_2
+                }
             }
-            method => {
-                let (_, lanes) = lanes(p.dtype, block as usize, block as usize, &[]);
-                let lanes = lanes as f64;
-                let all = p.cols as f64 * block * size;
-                let even = matrix.max(self.accesses(block * size, all));
-                // A warp's groups of lanes share a row's entries.
-                let groups = 32.0 / lanes;
-                let each = match method {
-                    Method::RowsWide => even * (1.0 + 0.5 * groups / mean) + self.long_row(groups),
-                    Method::RowsShort => even * (0.8 + 1.25 / lanes) + self.long_row(0.125),
-                    _ => even * (1.25 + 0.5 * groups / mean) + 2.0 * LAUNCH,
-                };
-                blocks * each
+            (false, false, _) => {
+                if apart {
+                    &SPMM_3_APART
+                } else {
+                    &SPMM_3
+                }
+            }
+            (true, false, 0) => {
+                if apart {
+                    &SPMM_TRANSPOSED_1_APART
+                } else {
+                    &SPMM_TRANSPOSED_1
+                }
+            }
+            (true, false, _) => {
+                if apart {
+                    &SPMM_TRANSPOSED_2_APART
+                } else {
+                    &SPMM_TRANSPOSED_2
+                }
             }
         }
     }
 
-    fn scatter(&self, job: &Job, matrix: f64, block: f64, blocks: f64) -> f64 {
+    fn strips(&self, job: &Job) -> f64 {
         let p = &self.problem;
-        let (nnz, width) = (p.nnz as f64, p.width.max(1) as f64);
-        match job.method {
-            Method::Scatter => {
-                let apart = p.layout == DenseLayout::Rows && job.block == 0;
-                let atomics = match apart {
-                    true => 1.0,
-                    false => block / lanes(p.dtype, block as usize, block as usize, &[]).0 as f64,
-                };
-                let turns = if apart { width } else { blocks };
-                let wide = sum_size(p.dtype) as f64 / 4.0;
-                let all = p.cols as f64 * sum_size(p.dtype) as f64 * block;
-                let hit = (0.8 * self.cache_bytes / all.max(1.0)).min(1.0);
-                let each = (SCATTERED + ATOMIC * wide * atomics) * (hit + (1.0 - hit) * MISS);
-                turns * (matrix.max(nnz * each / self.scale) + LAUNCH)
-            }
-            Method::StripsScatter => {
-                width * (matrix.max(nnz * SHARED_ATOMIC / self.scale) + LAUNCH) + self.joins(job)
-            }
-            Method::StripsOrdered => {
-                // A warp a strip, of which several share a multiprocessor.
-                let warps = (job.parts * p.strips()) as f64;
-                let room = self.strips_at_once * self.multiprocessors;
-                let rows = self.pieces() * (1.0 + super::strips::mean_piece(p) / 128.0);
-                let turns = rows * PIECE_ORDERED / warps.min(room).max(1.0);
-                width * ((matrix / 0.85).max(turns) + LAUNCH) + self.joins(job)
-            }
-            _ => {
-                let range = super::scatter::range(p) as f64;
-                let ranges = (p.cols as f64 / range).ceil().max(1.0);
-                let warps = (job.parts as f64 * ranges).min(self.multiprocessors * 8.0);
-                let visits = ranges * p.rows as f64;
-                // Rows that have entries in a range, and the turns that they take.
-                let filled = (ranges * p.stored.filled as f64).min(nnz).max(nnz / 32.0);
-                let turns = visits * SEARCH + filled * TURN;
-                width * (turns / warps.max(1.0) + LAUNCH) + self.joins(job)
-            }
-        }
+        let blocks = self.blocks.iter().find(|(groups, _)| *groups == job.parts);
+        let busy = blocks.map_or(1.0, |(_, blocks)| (blocks / self.strips_at_once[0]).min(1.0));
+        let work = self.matrix_bytes() * STRIP_BYTE + self.pieces() * PIECE_OF_STRIP;
+        // A long row is that of a few lanes.
+        let longest = p.stored.longest as f64 / p.strips().max(1) as f64 * 1e-8;
+        p.width as f64 * (work / busy + longest + LAUNCH) + self.joins(job)
     }
 
-    fn sampled(&self, matrix: f64) -> f64 {
+    fn strips_scatter(&self, job: &Job) -> f64 {
         let p = &self.problem;
-        let (width, size) = (p.width.max(1) as f64, p.dtype.size() as f64);
-        let sides = (p.rows + p.cols) as f64 * width * size;
-        let reads = match p.layout {
-            DenseLayout::Columns => self.accesses(width * size, sides),
-            DenseLayout::Rows => width * self.accesses(size, sides),
-        };
-        matrix.max(reads) + p.nnz as f64 * size / self.memory
+        let busy = ((job.parts * p.strips()) as f64 / self.strips_at_once[0]).min(1.0);
+        let wide = if sum_size(p.dtype) == 8 { 1.35 } else { 1.0 };
+        let work = p.nnz as f64 * SHARED_ATOMIC * wide + self.pieces() * PIECE_OF_STRIP;
+        p.width as f64 * (work / busy.max(1e-3) + LAUNCH) + self.joins(job)
     }
 
-    fn pieces(&self) -> f64 {
-        (self.problem.strips() * self.problem.rows) as f64
+    fn strips_ordered(&self, job: &Job) -> f64 {
+        let p = &self.problem;
+        let warps = ((job.parts * p.strips()) as f64).clamp(1.0, self.strips_at_once[1]);
+        let rounds = 1.0 + strips::mean_piece(p) / 128.0;
+        let turns = self.pieces() * rounds * PIECE_IN_ORDER / warps;
+        let work = (self.matrix_bytes() * STRIP_BYTE).max(turns);
+        p.width as f64 * (work + LAUNCH) + self.joins(job)
     }
 
-    /// What the longest row takes where a warp (or a part of one) has it alone.
-    fn long_row(&self, groups: f64) -> f64 {
-        let longest = self.problem.stored.longest as f64;
-        longest / (WARP * groups.min(4.0) / 4.0)
+    fn ranges(&self, job: &Job) -> f64 {
+        let p = &self.problem;
+        let range = super::scatter::range(p) as f64;
+        let ranges = (p.cols as f64 / range).ceil().max(1.0);
+        let warps = (job.parts as f64 * ranges).clamp(1.0, self.multiprocessors * 8.0);
+        let visits = ranges * p.rows as f64;
+        // Rows that have entries in a range, and the turns that they take.
+        let (nnz, filled) = (p.nnz as f64, ranges * p.stored.filled as f64);
+        let turns = visits * SEARCH + filled.min(nnz).max(nnz / 32.0) * TURN;
+        p.width as f64 * (turns / warps + LAUNCH) + self.joins(job)
     }
 
     /// Adding up partial sums.
@@ -219,41 +336,5 @@ impl Cost {
         } else {
             0.0
         }
-    }
-
-    /// cuSPARSE, as measured with 1,100 entries a row.
-    fn library(&self, index: u8, vectors: f64, blocks: f64, side_by_side: bool) -> f64 {
-        let p = &self.problem;
-        let entries = p.nnz as f64 / 295.68e6;
-        let apart = p.layout == DenseLayout::Rows && !side_by_side;
-        let milliseconds = match (p.scatters, p.width == 1, index) {
-            (false, true, _) => 2.0,
-            (true, true, _) => 3.2,
-            (false, false, _) if p.is_half() && !apart => 2.0 + 0.06 * vectors,
-            (false, false, 0) => vectors * if apart { 2.1 } else { 0.87 },
-            (false, false, 1) => {
-                if apart {
-                    3.5 * vectors
-                } else {
-                    13.0 + 0.13 * vectors
-                }
-            }
-            (false, false, _) => {
-                if apart {
-                    2.0 * vectors
-                } else {
-                    2.0 + 0.06 * vectors
-                }
-            }
-            (true, false, 0) => 2.75 * vectors,
-            (true, false, _) => {
-                if apart {
-                    3.0 * vectors
-                } else {
-                    11.2 + 0.364 * vectors
-                }
-            }
-        };
-        blocks * (entries * milliseconds * 1e-3 / self.scale + 2.0 * LAUNCH)
     }
 }

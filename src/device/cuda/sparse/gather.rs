@@ -81,9 +81,10 @@ fn rows(
     Ok(())
 }
 
-/// Entries of a row that has any, on average.
-fn mean_row(problem: &Problem) -> usize {
-    problem.nnz / problem.stored.filled.max(1)
+/// Lanes that share a row. Each has several of its entries, so that it waits for many loads at once.
+pub(super) fn lanes_of_row(problem: &Problem) -> usize {
+    let mean = problem.nnz / problem.stored.filled.max(1);
+    (mean / 8).clamp(1, 32).next_power_of_two()
 }
 
 fn one(
@@ -98,8 +99,7 @@ fn one(
         Form::Tiled { .. } => kernels::ROWS_ONE_TILED,
         _ => kernels::ROWS_ONE_CSR,
     };
-    // Each lane has several entries, so that it waits for many loads at once.
-    let lanes = (mean_row(problem) / 8).clamp(1, 32).next_power_of_two();
+    let lanes = lanes_of_row(problem);
     let rows = (matrix.row_end - matrix.row_begin) as usize;
     let mut grid = Grid::new(rows.div_ceil(THREADS / lanes), THREADS);
     grid.blocks[1] = problem.width.min(MOST) as u32;

@@ -222,22 +222,23 @@ KERNEL __launch_bounds__(512) strips_transposed(const Matrix m, const scalar* g,
     }
 }
 
-// Rows of a batch. Three batches are on their way while one is added: a multiprocessor has only a
-// few of these warps, each of which must wait for many loads at once. Registers are the limit.
+// Rows that are on their way while those before are added; twice as many need twice the registers.
 #define AHEAD (sizeof(acc) == 8 ? 4 : 8)
 
-// The entries that a lane has of a batch.
+// The entries that a lane has of some rows, and the factors of those rows.
 struct Ahead {
     Columns4 c[AHEAD];
     Values4 w[AHEAD];
+    acc factor[AHEAD];
 };
 
-INLINE void fetch(const Matrix& m, const Turn& turn, u32 first, Ahead& e) {
+INLINE void fetch(const Matrix& m, const Turn& turn, acc of_row, u32 first, Ahead& e) {
     const u16 beyond = (u16)m.strip;
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
         u32 at = __shfl_sync(EVERY, turn.begin, first + i) + threadIdx.x;
         bool here = at < __shfl_sync(EVERY, turn.end, first + i);
+        e.factor[i] = __shfl_sync(EVERY, of_row, first + i);
         // A lane that has nothing adds zeros beyond the strip, so that none has to branch.
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
@@ -261,73 +262,53 @@ INLINE void add_unit(acc* strip_y, const Columns4& c, const Values4& w, acc fact
 }
 
 // `has_long`: whether a row of the turn has more entries than a warp has lanes for.
-INLINE void add_rows(const Matrix& m, const Turn& turn, acc of_row, bool has_long, u32 first,
-                     const Ahead& e, acc* strip_y) {
-    acc factor[AHEAD];
-#pragma unroll
-    for (int i = 0; i < AHEAD; ++i) factor[i] = __shfl_sync(EVERY, of_row, first + i);
+INLINE void add_rows(const Matrix& m, const Turn& turn, bool has_long, u32 first, const Ahead& e,
+                     acc* strip_y) {
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-        add_unit(strip_y, e.c[i], e.w[i], factor[i]);
+        add_unit(strip_y, e.c[i], e.w[i], e.factor[i]);
         if (has_long) {
             u32 at = __shfl_sync(EVERY, turn.begin, first + i) + threadIdx.x + 32;
             u32 to = __shfl_sync(EVERY, turn.end, first + i);
             for (; at < to; at += 32)
-                add_unit(strip_y, columns4(m, at), values4(m, at), factor[i]);
+                add_unit(strip_y, columns4(m, at), values4(m, at), e.factor[i]);
         }
         // The next row may have the same columns.
         __syncwarp();
     }
 }
 
-// The rows from `base` on that a lane of a warp knows of, of `rows` in all.
-INLINE Turn turn_from(const u32* marks, u32 base, u32 rows, const scalar* g, u64 step, acc& of_row) {
-    Turn t;
-    u32 row = base + threadIdx.x;
-    t.begin = t.end = t.rows = 0;
-    of_row = 0;
-    if (row < rows) {
-        t.begin = marks[row] & 0x3fffffffu;
-        t.end = marks[row + 1] & 0x3fffffffu;
-        of_row = (acc)widen(g[row * step]);
-    }
-    return t;
-}
-
 // The same without atomics and in one order: a warp, which is a block, adds row after row.
 KERNEL __launch_bounds__(32) strips_ordered_tiled(const Matrix m, const scalar* g, const Side sg,
                                                   void* y, const Side sy, u64 n, u32 how, u32 add) {
     acc* strip_y = reinterpret_cast<acc*>(shared_bytes);
+    const u32 lane = threadIdx.x;
     const Part p = part(m);
-    const u32 rows = p.row < p.row_end ? (u32)(p.row_end - p.row) : 0;
     for (u64 v = blockIdx.z; v < n; v += gridDim.z) {
+        const scalar* gv = g + v * sg.apart;
         for (u64 strip = p.strip; strip < p.strip_end; ++strip) {
-            const u32* marks = m.pieces + strip * m.rows + p.row;
-            const scalar* gv = g + v * sg.apart + p.row * sg.step;
             __syncwarp();
             clear_strip(m, strip_y);
             __syncwarp();
-            acc of_row, of_next;
-            Turn turn = turn_from(marks, 0, rows, gv, sg.step, of_row);
-            Ahead one, two, three, four;
-            fetch(m, turn, 0, one);
-            fetch(m, turn, AHEAD, two);
-            fetch(m, turn, 2 * AHEAD, three);
-            for (u32 base = 0; base < rows; base += 32) {
+            Turn turn = turn_of(m, p, strip, p.row, lane);
+            acc of_row = lane < turn.rows ? (acc)widen(gv[(p.row + lane) * sg.step]) : acc(0);
+            Ahead even, odd;
+            fetch(m, turn, of_row, 0, even);
+            for (u64 base = p.row; base < p.row_end; base += 32) {
                 // Known before they are needed.
-                Turn next = turn_from(marks, base + 32, rows, gv, sg.step, of_next);
+                Turn next = turn_of(m, p, strip, base + 32, lane);
+                acc of_next =
+                    lane < next.rows ? (acc)widen(gv[(base + 32 + lane) * sg.step]) : acc(0);
                 bool has_long = __any_sync(EVERY, turn.end - turn.begin > 32);
 #pragma unroll
-                for (u32 first = 0; first < 32; first += 4 * AHEAD) {
-                    const bool last = first + 4 * AHEAD >= 32;
-                    fetch(m, turn, first + 3 * AHEAD, four);
-                    add_rows(m, turn, of_row, has_long, first, one, strip_y);
-                    fetch(m, last ? next : turn, last ? 0 : first + 4 * AHEAD, one);
-                    add_rows(m, turn, of_row, has_long, first + AHEAD, two, strip_y);
-                    fetch(m, last ? next : turn, last ? AHEAD : first + 5 * AHEAD, two);
-                    add_rows(m, turn, of_row, has_long, first + 2 * AHEAD, three, strip_y);
-                    fetch(m, last ? next : turn, last ? 2 * AHEAD : first + 6 * AHEAD, three);
-                    add_rows(m, turn, of_row, has_long, first + 3 * AHEAD, four, strip_y);
+                for (u32 first = 0; first < 32; first += 2 * AHEAD) {
+                    fetch(m, turn, of_row, first + AHEAD, odd);
+                    add_rows(m, turn, has_long, first, even, strip_y);
+                    if (first + 2 * AHEAD < 32)
+                        fetch(m, turn, of_row, first + 2 * AHEAD, even);
+                    else
+                        fetch(m, next, of_next, 0, even);
+                    add_rows(m, turn, has_long, first + AHEAD, odd, strip_y);
                 }
                 turn = next;
                 of_row = of_next;

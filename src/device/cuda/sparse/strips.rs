@@ -14,9 +14,9 @@ pub(super) const THREADS: usize = 512;
 const BLOCKS: usize = 2;
 /// Shared memory that a block takes beside its strip.
 const BESIDE: usize = 1 << 10;
-/// Bytes of shared memory that a strip should have: the kernel that adds in order has one warp a
-/// strip, so several must fit a multiprocessor.
-const STRIP: usize = 56 << 10;
+/// Bytes of shared memory that a strip should have, so that as many blocks fit a multiprocessor as its
+/// registers allow.
+const STRIP: usize = 112 << 10;
 /// Entries that a piece should at least have on average: shorter ones are mostly overhead.
 const PIECE: usize = 32;
 

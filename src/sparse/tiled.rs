@@ -16,8 +16,6 @@ pub(crate) const ALIGN: usize = 4;
 /// Bits of a piece's mark that say where it begins, in steps of [`ALIGN`] entries; the two above
 /// them say how many entries its end is padded with.
 const START_BITS: u32 = 30;
-/// The widest strip: its columns and the one past them are 16-bit numbers.
-pub(crate) const WIDEST: usize = u16::MAX as usize;
 
 /// Where all pieces of a matrix begin and how many entries each has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,5 +189,75 @@ impl Pieces {
                 *at += 1;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sparse::assemble::Offsets;
+
+    /// Rows with columns 0 3 4 9, none, and 5 6 7 8 9, in strips of 4.
+    const OFFSETS: [usize; 4] = [0, 4, 4, 9];
+    const COLUMNS: [i32; 9] = [0, 3, 4, 9, 5, 6, 7, 8, 9];
+
+    fn pieces() -> Pieces {
+        let mut counter = Counter::new(3, 10, 4);
+        counter.add(&OFFSETS[..3], &COLUMNS[..4]);
+        counter.add(&[0, 5], &COLUMNS[4..]);
+        counter.finish().unwrap()
+    }
+
+    #[test]
+    fn pieces_lie_strip_by_strip_and_are_padded_to_four() {
+        let pieces = pieces();
+        assert_eq!((pieces.strips, pieces.entries()), (3, 20));
+        // Starts in steps of four, and the padding two bits above them.
+        let mark = |start: u32, padding: u32| start | padding << 30;
+        let expected = [
+            [mark(0, 2), mark(1, 0), mark(1, 0)],
+            [mark(1, 3), mark(2, 0), mark(2, 1)],
+            [mark(3, 3), mark(4, 0), mark(4, 2)],
+        ];
+        assert_eq!(pieces.marks(), [expected.concat(), vec![mark(5, 0)]].concat());
+        assert_eq!(pieces.region(1, &(0..3)), 4..12);
+        assert_eq!(pieces.piece(1, 2), 8..11);
+        assert_eq!(Pieces::from_marks(3, 10, 4, pieces.marks().to_vec()), pieces);
+    }
+
+    #[test]
+    fn entries_go_to_their_pieces_and_back() {
+        let pieces = pieces();
+        let values: Vec<f32> = (1..=9u8).map(f32::from).collect();
+        let mut next = vec![0, 4, 4];
+        let mut back = CsrArrays {
+            row_offsets: Offsets::I32(vec![0, 4, 4, 9]),
+            col_indices: vec![-1; 9],
+            values: vec![0.0; 9],
+        };
+        let mut all = (Vec::new(), Vec::new());
+        for strip in 0..3 {
+            let length = pieces.region(strip, &(0..3)).len();
+            let (mut columns, mut out) = (vec![77u16; length], vec![f32::NAN; length]);
+            let entries = (&OFFSETS[..], &COLUMNS[..], &values[..]);
+            pieces.fill(strip, &(0..3), entries, (&mut columns, &mut out));
+            pieces.unfill(strip, &(0..3), (&columns, &out), &mut next, &mut back);
+            all.0.extend(columns);
+            all.1.extend(out);
+        }
+        // Padding is one past a strip's last column, with a zero.
+        assert_eq!(all.0, [0, 3, 4, 4, 0, 4, 4, 4, 1, 2, 3, 4, 1, 4, 4, 4, 0, 1, 4, 4]);
+        let zero = 0.0;
+        assert_eq!(all.1[..8], [1.0, 2.0, zero, zero, 3.0, zero, zero, zero]);
+        assert_eq!(all.1[8..], [5.0, 6.0, 7.0, zero, 4.0, zero, zero, zero, 8.0, 9.0, zero, zero]);
+        assert_eq!((back.col_indices, back.values), (COLUMNS.to_vec(), values));
+    }
+
+    #[test]
+    fn more_entries_than_marks_can_count_have_no_pieces() {
+        // The entries of two long rows, only counted.
+        let mut counter = Counter::new(2, 4, 4);
+        counter.counts.extend([i32::MAX as u32; 2]);
+        assert_eq!(counter.finish(), None);
     }
 }

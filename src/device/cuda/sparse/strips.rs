@@ -17,6 +17,8 @@ const BESIDE: usize = 1 << 10;
 /// Bytes of shared memory that a strip should have, so that as many blocks fit a multiprocessor as its
 /// registers allow.
 const STRIP: usize = 112 << 10;
+/// The widest strip: its columns and the one past them are 16-bit numbers.
+const WIDEST: usize = u16::MAX as usize;
 /// Entries that a piece should at least have on average: shorter ones are mostly overhead.
 const PIECE: usize = 32;
 
@@ -27,7 +29,7 @@ pub(super) fn width(cuda: &Cuda, dtype: DType, cols: usize, mean: usize) -> Opti
     let even = |strips_at_once: usize| {
         let room = (all / strips_at_once).checked_sub(BESIDE)? / sum_size(dtype);
         // One more holds the zero that padding reads.
-        let widest = room.checked_sub(1)?.min(tiled::WIDEST) & !3;
+        let widest = room.checked_sub(1)?.min(WIDEST) & !3;
         if widest == 0 || cols == 0 {
             return None;
         }

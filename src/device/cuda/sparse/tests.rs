@@ -336,6 +336,16 @@ fn every_candidate_is_right() {
     }
 }
 
+/// Every kernel once on a small matrix: few launches, so that tools that slow them down can watch all.
+#[test]
+fn small_products_launch_every_kernel() {
+    let Some(device) = gpu(Some(6 << 10)) else { return };
+    let entries = Entries::new(2500, &(0..64).map(|i| i % 40).collect::<Vec<_>>(), 7);
+    let mut seen = HashMap::new();
+    each(&device, &entries, DType::F32, &[1, 4], &mut seen);
+    assert!(seen.keys().any(|kind| kind == "StripsOrdered tiled whole"));
+}
+
 /// The strips of chips with 64, 99 and 163 KB of shared memory a block, and of one that has hardly any,
 /// which makes many strips of small matrices.
 #[test]

@@ -1,4 +1,4 @@
-//! The general way to canonical CSR: a counting sort by row, then a stable sort by column within
+//! The general way to canonical CSR: a counting sort by row, in parallel over runs of rows, then a stable sort by column within
 //! each row that needs it, adding up duplicates, in parallel over disjoint runs of rows.
 
 use super::arrays::{CsrArrays, Entries, EntryMap, Offsets};
@@ -27,7 +27,7 @@ fn starts(rows: usize, entries: &impl Entries) -> Vec<usize> {
 /// Builds canonical CSR from checked entries in any order.
 pub(super) fn build<T: Float>(
     rows: usize,
-    entries: &impl Entries,
+    entries: &(impl Entries + Sync),
     given: &[T],
     with_entry_map: bool,
 ) -> Built<T> {
@@ -36,15 +36,20 @@ pub(super) fn build<T: Float>(
     let mut cols = vec![0i32; nnz];
     let mut values = vec![T::default(); nnz];
     let mut map = with_entry_map.then(|| EntryMap::zeros(nnz));
-    entries.for_each(|entry, row, col| {
-        let slot = next[row];
-        next[row] += 1;
-        cols[slot] = col;
-        values[slot] = given[entry];
-        if let Some(map) = &mut map {
+    match &mut map {
+        Some(map) => entries.for_each(|entry, row, col| {
+            let slot = next[row];
+            next[row] += 1;
+            cols[slot] = col;
+            values[slot] = given[entry];
             map.set(entry, slot);
+        }),
+        None => {
+            let parts = if nnz > GRAIN { rayon::current_num_threads() } else { 1 };
+            let share = Share { first: 0, base: 0, parts };
+            share.entries(entries, given, &mut next[..rows], nnz, &mut cols, &mut values);
         }
-    });
+    }
     // Each row's cursor has come to the row's end, which is the next row's start.
     let mut ends = next;
     ends.truncate(rows);
@@ -89,6 +94,57 @@ pub(super) fn build<T: Float>(
             values,
         },
         entry_map: map,
+    }
+}
+
+/// Rows from `first` on whose entries go to slices that begin at entry `base`, by so many threads.
+#[derive(Clone, Copy)]
+struct Share {
+    first: usize,
+    base: usize,
+    parts: usize,
+}
+
+impl Share {
+    /// Puts entries into their rows, in the order given. Every thread goes through all entries and
+    /// takes those of its rows: reading them in order costs little beside writing here and there.
+    /// `next` is where each row's next entry goes, and `end` where the last row's end.
+    fn entries<T: Float>(
+        self,
+        entries: &(impl Entries + Sync),
+        given: &[T],
+        next: &mut [usize],
+        end: usize,
+        cols: &mut [i32],
+        values: &mut [T],
+    ) {
+        let Share { first, base, parts } = self;
+        if parts > 1 && next.len() > 1 {
+            let (left, right) = (parts / 2, parts - parts / 2);
+            let half = base + (end - base) / parts * left;
+            let mid = next.partition_point(|&start| start < half).clamp(1, next.len() - 1);
+            let cut = next[mid];
+            let (n0, n1) = next.split_at_mut(mid);
+            let (c0, c1) = cols.split_at_mut(cut - base);
+            let (v0, v1) = values.split_at_mut(cut - base);
+            let (before, after) = (
+                Share { first, base, parts: left },
+                Share { first: first + mid, base: cut, parts: right },
+            );
+            rayon::join(
+                || before.entries(entries, given, n0, cut, c0, v0),
+                || after.entries(entries, given, n1, end, c1, v1),
+            );
+            return;
+        }
+        entries.for_each(|entry, row, col| {
+            if let Some(next) = row.checked_sub(first).and_then(|row| next.get_mut(row)) {
+                let slot = *next - base;
+                *next += 1;
+                cols[slot] = col;
+                values[slot] = given[entry];
+            }
+        });
     }
 }
 

@@ -136,6 +136,30 @@ fn agrees_with_a_map() {
     check(900, &entries, &from_coo(900, 500, &i, &j, v, true).unwrap());
 }
 
+/// Entries are placed by several threads where nobody asks for a map: rows of all lengths, more threads
+/// than rows, and the transpose, whose entries come column by column.
+#[test]
+fn threads_share_the_rows() {
+    let mut seed = 8;
+    for (rows, cols, heavy) in [(900, 500, 0), (900, 500, 899), (5, 700, 2), (1, 50_000, 0)] {
+        let mut entries = random::<f32>(&mut seed, rows, cols, 50_000);
+        for entry in entries.iter_mut().step_by(2) {
+            entry.0 = heavy;
+        }
+        let i: Vec<usize> = entries.iter().map(|e| e.0).collect();
+        let j: Vec<i32> = entries.iter().map(|e| e.1 as i32).collect();
+        let v: Vec<f32> = entries.iter().map(|e| e.2).collect();
+        for threads in [1, 2, 3, 8] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let built = pool.install(|| from_coo(rows, cols, &i, &j, &v, false).unwrap());
+            check(rows, &entries, &built);
+            let turned = pool.install(|| transpose_csr(cols, &built.csr, false));
+            let back: Vec<_> = entries.iter().map(|&(i, j, v)| (j, i, v)).collect();
+            check(cols, &back, &turned);
+        }
+    }
+}
+
 #[test]
 fn explicit_zeros_stay_and_dense_round_trips() {
     let built = from_coo(2, 2, &[1i32, 0], &[0i32, 1], vec![0.0f32, 2.0], false).unwrap().csr;

@@ -174,6 +174,30 @@ fn values_train_in_every_form_as_they_do_on_a_cpu() {
     }
 }
 
+/// The width is a hint, whatever it is.
+#[test]
+fn any_width_can_be_expected() {
+    for device in devices() {
+        let host = build(&spread(30, 40, 5, 1));
+        for width in [0, 1, 1 << 20, usize::MAX] {
+            for limit in [None, Some(device.live_bytes() + (1 << 30))] {
+                device.set_memory_limit(limit).unwrap();
+                let options = SparseOptions { width, ..Default::default() };
+                let a = host.to_with(&device, options).unwrap();
+                let x = tensor(&[1.0; 40], [1, 40], DType::F32, &device);
+                let expected = build(&spread(30, 40, 5, 1));
+                let y =
+                    expected.apply(&tensor(&[1.0; 40], [1, 40], DType::F32, &Device::cpu()).into());
+                assert_close(
+                    "y",
+                    a.apply(&x.into()).unwrap().tensor(),
+                    &values(y.unwrap().tensor()),
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn a_form_that_a_device_does_not_have_is_compressed_rows() {
     let host = build(&spread(10, 20, 2, 1));

@@ -109,7 +109,8 @@ impl SparseLayout {
         let asked = |form: &Form| SparseForm::of(*form) == options.form;
         // What a step has beside the matrix: a vector and its gradient on each side.
         let size = stored.dtype().size() as u64;
-        let sides = 2 * (stored.rows as u64 + stored.cols as u64) * options.width as u64 * size;
+        let vector = 2 * (stored.rows as u64 + stored.cols as u64) * size;
+        let sides = vector.saturating_mul(options.width as u64);
         let left = device.meter().left();
         // What is there already is not taken again.
         let here = |form: Form| stored.device() == device && stored.spec.form == form;

@@ -217,7 +217,7 @@ impl Cost {
         let warps = if job.method == Method::RowsOne { of_row / 32.0 } else { 1.0 };
         let moved = if job.block > 0 {
             let length = p.cols + if library { p.rows } else { 0 };
-            (width * length * 2 * p.dtype.size()) as f64
+            2.0 * width as f64 * length as f64 * p.dtype.size() as f64
         } else {
             0.0
         };

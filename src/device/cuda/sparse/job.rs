@@ -116,7 +116,8 @@ impl Job {
     fn bytes(&self, problem: &Problem) -> [u64; 4] {
         let (size, sum) = (problem.dtype.size() as u64, sum_size(problem.dtype) as u64);
         let product = |sizes: &[u64]| {
-            sizes.iter().fold(1u64, |all, &size| all.saturating_mul(size)).div_ceil(ALIGN) * ALIGN
+            let all = sizes.iter().fold(1u64, |all, &size| all.saturating_mul(size));
+            all.div_ceil(ALIGN).saturating_mul(ALIGN)
         };
         let (rows, cols) = (problem.rows as u64, problem.cols as u64);
         let (block, parts) = (self.block as u64, self.parts as u64);
@@ -291,5 +292,5 @@ pub(super) fn lanes(dtype: DType, ld: usize, vectors: usize, addresses: &[u64]) 
             && addresses.iter().all(|address| address.is_multiple_of((v * sum_size(dtype)) as u64))
     };
     let each = [4, 2].into_iter().find(fits).unwrap_or(1);
-    (each, vectors.div_ceil(each).next_power_of_two().min(32))
+    (each, vectors.div_ceil(each).clamp(1, 32).next_power_of_two())
 }

@@ -40,7 +40,7 @@
 //!
 //! # What it does not do
 //!
-//! Sparse products run on CPUs only so far. It has 1-d convolutions and no 2-d ones, no recurrent
+//! It has 1-d convolutions and no 2-d ones, no recurrent
 //! layers, no higher derivatives. It reads and writes no files.
 #![deny(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]

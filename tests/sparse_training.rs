@@ -284,6 +284,10 @@ fn a_stored_transpose_is_taken_only_when_asked_for_or_where_a_limit_leaves_room(
         let (auto, never, always) =
             (StoredTranspose::Auto, StoredTranspose::Never, StoredTranspose::Always);
         assert_eq!(with(bytes as u64 + 100, auto), (false, bytes));
+        // Two copies alone would leave nothing for a step: as much again as the second stays free.
+        for limit in [2 * bytes as u64 + 100, 3 * bytes as u64 - 8] {
+            assert_eq!(with(limit, auto), (false, bytes), "{limit}");
+        }
         let (stored, both) = with(100 * bytes as u64, auto);
         assert_eq!(both, if stored { 2 * bytes } else { bytes });
         assert_eq!(with(100 * bytes as u64, never), (false, bytes));

@@ -112,11 +112,10 @@ impl SparseLayout {
         let vector = 2 * (stored.rows as u64 + stored.cols as u64) * size;
         let sides = vector.saturating_mul(options.width as u64);
         let left = device.meter().left();
-        // What is there already is not taken again.
-        let here = |form: Form| stored.device() == device && stored.spec.form == form;
-        let fits = |&(form, bytes, _): &(Form, u64, f64)| {
+        let fits = |&(form, ..): &(Form, u64, f64)| {
+            let taken = forms.taken(form);
             form != Form::Streamed
-                && (here(form) || left.is_none_or(|left| bytes.saturating_add(sides) <= left))
+                && (taken == 0 || left.is_none_or(|left| taken.saturating_add(sides) <= left))
         };
         let (form, reason) = if options.form == SparseForm::Auto {
             let best = weighed.iter().filter(|&form| fits(form)).min_by(|a, b| a.2.total_cmp(&b.2));
@@ -161,6 +160,12 @@ impl Forms<'_> {
         bytes(self.stored, self.stored.rows, self.stored.cols, form)
     }
 
+    /// Bytes of the device that a copy takes: none, where it is there already or stays on the host.
+    fn taken(&self, form: Form) -> u64 {
+        let here = self.stored.device() == self.device && self.stored.spec.form == form;
+        if here || form == Form::Streamed { 0 } else { self.bytes(form) }
+    }
+
     /// Seconds of the fastest algorithms for both products.
     fn seconds(&self, form: Form, transpose: Option<StoredSpec>) -> f64 {
         let both = [SparseProduct::Forward, SparseProduct::Transposed];
@@ -197,8 +202,10 @@ impl Forms<'_> {
             StoredTranspose::Always => true,
             StoredTranspose::Auto => {
                 let bytes = bytes(stored, stored.cols, stored.rows, copy);
-                // As much again stays free for the step itself.
-                let room = self.device.meter().left().is_some_and(|left| left / 2 >= bytes);
+                // Beside the matrix itself, and as much again stays free for the step.
+                let left = self.device.meter().left();
+                let room =
+                    left.is_some_and(|left| left.saturating_sub(self.taken(form)) / 2 >= bytes);
                 // Its rows are not known before it is made; they are taken to be alike.
                 let filled = stored.cols.min(stored.nnz);
                 let longest = stored.nnz.div_ceil(stored.cols.max(1));

@@ -3,11 +3,14 @@
 //! `cargo bench --bench ranking -- --shapes 100 --seed 1`. With `--json FILE` it writes what was
 //! measured, one line a candidate, from which the predictions of a device can be fitted.
 
+mod common;
+
 use capgrad::{
     Conv1dOptions, DType, Device, MIB, Padding, Plan, Ranking, Result, Tape, Tensor, Verdict,
     Weighed,
 };
 use clap::Parser;
+use common::Numbers;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -42,18 +45,7 @@ struct Options {
     bench: bool,
 }
 
-/// Deterministic numbers (SplitMix64, Steele, Lea and Flood 2014).
-struct Numbers(u64);
-
 impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[(self.next() % choices.len() as u64) as usize]
     }

@@ -60,9 +60,17 @@ impl Tensor {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        let shape = shape.into();
-        let bytes = shape.bytes(dtype, op)?;
-        let storage = Arc::new(device.allocate(bytes, current_purpose())?);
+        let take = |bytes| device.allocate(bytes, current_purpose());
+        Tensor::in_memory(op, shape.into(), dtype, take)
+    }
+
+    fn in_memory(
+        op: &'static str,
+        shape: Shape,
+        dtype: DType,
+        take: impl FnOnce(usize) -> Result<Storage>,
+    ) -> Result<Tensor> {
+        let storage = Arc::new(take(shape.bytes(dtype, op)?)?);
         Ok(Tensor { storage, offset: 0, shape, dtype, uniform: false })
     }
 
@@ -74,10 +82,7 @@ impl Tensor {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        let shape = shape.into();
-        let bytes = shape.bytes(dtype, op)?;
-        let storage = Arc::new(device.allocate_host(bytes)?);
-        Ok(Tensor { storage, offset: 0, shape, dtype, uniform: false })
+        Tensor::in_memory(op, shape.into(), dtype, |bytes| device.allocate_host(bytes))
     }
 
     /// A new tensor for an operation's result.

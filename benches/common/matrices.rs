@@ -1,5 +1,6 @@
 //! Sparse matrices of many kinds, built in parallel as compressed rows.
 
+use super::Numbers;
 use capgrad::{DType, Float, SparseMatrix};
 use clap::ValueEnum;
 use rayon::prelude::*;
@@ -184,21 +185,10 @@ impl Pattern {
     }
 }
 
-/// Pseudo-random numbers that a row or an entry has for itself (SplitMix64, Steele, Lea and Flood
-/// 2014).
-struct Numbers(u64);
-
 impl Numbers {
+    /// Those that a row or an entry has for itself.
     fn new(seed: usize) -> Numbers {
         Numbers((seed as u64).wrapping_mul(0xd134_2543_de82_ef95))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 
     /// On (0, 1).

@@ -7,6 +7,19 @@ use capgrad::{Conv1dOptions, DType, Device, Padding, SparseMatrix, Tensor};
 use std::fs::File;
 use std::io::Write;
 
+/// Deterministic numbers (SplitMix64, Steele, Lea and Flood 2014).
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
 /// One convolution. The padding keeps the length.
 pub struct ConvShape {
     pub name: &'static str,

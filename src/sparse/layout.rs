@@ -2,7 +2,6 @@
 //! predicted times of its products.
 
 use super::stored::Stored;
-use super::tiled::{self, ALIGN};
 use crate::device::spec::{DenseLayout, Form, SparseProduct, SparseSpec, StoredSpec};
 use crate::device::{Device, Query, Terms};
 use crate::memory::format_bytes;
@@ -157,7 +156,8 @@ struct Forms<'a> {
 
 impl Forms<'_> {
     fn bytes(&self, form: Form) -> u64 {
-        bytes(self.stored, self.stored.rows, self.stored.cols, form)
+        let stored = self.stored;
+        form.bytes(stored.rows, stored.cols, stored.nnz, stored.dtype())
     }
 
     /// Bytes of the device that a copy takes: none, where it is there already or stays on the host.
@@ -201,7 +201,7 @@ impl Forms<'_> {
             StoredTranspose::Never => false,
             StoredTranspose::Always => true,
             StoredTranspose::Auto => {
-                let bytes = bytes(stored, stored.cols, stored.rows, copy);
+                let bytes = copy.bytes(stored.cols, stored.rows, stored.nnz, stored.dtype());
                 // Beside the matrix itself, and as much again stays free for the step.
                 let left = self.device.meter().left();
                 let room =
@@ -215,24 +215,6 @@ impl Forms<'_> {
             }
         };
         (wanted && !symmetric).then_some(copy)
-    }
-}
-
-/// Bytes of a matrix of so many rows and columns with the entries of `stored`. What pads the pieces
-/// of the tiled form is estimated: half of the most.
-fn bytes(stored: &Stored, rows: usize, cols: usize, form: Form) -> u64 {
-    let (nnz, size) = (stored.nnz as u64, stored.dtype().size() as u64);
-    let offset = if stored.nnz > i32::MAX as usize { 8 } else { 4 };
-    let offsets = (rows as u64 + 1) * offset;
-    match form {
-        Form::Csr | Form::Streamed => offsets.saturating_add(nnz.saturating_mul(4 + size)),
-        Form::Tiled { strip } => {
-            let strips = tiled::strips(cols, strip) as u64;
-            let pieces = strips.saturating_mul(rows as u64);
-            let padding = pieces.min(nnz).saturating_mul(ALIGN as u64 / 2);
-            let entries = nnz.saturating_add(padding).saturating_mul(2 + size);
-            offsets.saturating_add(pieces.saturating_mul(4)).saturating_add(entries)
-        }
     }
 }
 

@@ -349,31 +349,6 @@ impl SparseMatrix {
     }
 }
 
-/// Runs an expression with `T` as the Rust type of a float dtype.
-macro_rules! by_dtype {
-    ($dtype:expr, $t:ident => $body:expr) => {
-        match $dtype {
-            DType::F64 => {
-                type $t = f64;
-                $body
-            }
-            DType::F16 => {
-                type $t = half::f16;
-                $body
-            }
-            DType::BF16 => {
-                type $t = half::bf16;
-                $body
-            }
-            _ => {
-                type $t = f32;
-                $body
-            }
-        }
-    };
-}
-use by_dtype;
-
 impl fmt::Debug for SparseMatrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rows, cols, nnz) = (self.rows(), self.cols(), self.nnz());

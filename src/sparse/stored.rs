@@ -114,12 +114,7 @@ impl Stored {
         if self.device() == device && self.spec.form == form {
             return Ok(self.clone());
         }
-        match self.dtype() {
-            DType::F64 => self.converted::<f64>(device, form),
-            DType::F16 => self.converted::<half::f16>(device, form),
-            DType::BF16 => self.converted::<half::bf16>(device, form),
-            _ => self.converted::<f32>(device, form),
-        }
+        by_dtype!(self.dtype(), T => self.converted::<T>(device, form))
     }
 
     fn converted<T: Float>(&self, device: &Device, form: Form) -> Result<Stored> {
@@ -197,12 +192,7 @@ impl Stored {
         if self.spec.form == Form::Csr {
             return Ok(self.values.clone());
         }
-        match self.dtype() {
-            DType::F64 => self.gathered::<f64>(),
-            DType::F16 => self.gathered::<half::f16>(),
-            DType::BF16 => self.gathered::<half::bf16>(),
-            _ => self.gathered::<f32>(),
-        }
+        by_dtype!(self.dtype(), T => self.gathered::<T>())
     }
 
     fn gathered<T: Float>(&self) -> Result<Tensor> {
@@ -327,14 +317,15 @@ impl Reader<'_> {
             offsets.extend((start..=end).map(|row| self.offset(row) - begin));
             let entries = self.offset(end) - begin;
             chunk.col_indices.resize(entries, 0);
-            chunk.values.resize(if with_values { entries } else { 0 }, T::default());
+            // Pieces give out columns and values together.
+            let of_values = if with_values || self.pieces.is_some() { entries } else { 0 };
+            chunk.values.resize(of_values, T::default());
             match &self.pieces {
                 None => {
                     read(&self.stored.columns, begin, &mut chunk.col_indices)?;
                     read(&self.stored.values, begin, &mut chunk.values)?;
                 }
                 Some(pieces) => {
-                    chunk.values.resize(entries, T::default());
                     let mut next = offsets.clone();
                     for strip in 0..pieces.strips {
                         let region = pieces.region(strip, &range);

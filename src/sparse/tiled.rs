@@ -7,7 +7,8 @@
 //! column `strip`, which is one past the strip's last, and the value 0.
 
 use super::assemble::CsrArrays;
-use crate::dtype::Float;
+use crate::device::spec::Form;
+use crate::dtype::{DType, Float};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -39,6 +40,25 @@ pub(crate) struct Counter {
 /// Strips of so many columns that a matrix has.
 pub(crate) fn strips(cols: usize, strip: usize) -> usize {
     cols.div_ceil(strip.max(1)).max(1)
+}
+
+impl Form {
+    /// Bytes of a matrix in this form. What pads the pieces of the tiled one is estimated, as if all
+    /// lengths were as likely.
+    pub(crate) fn bytes(self, rows: usize, cols: usize, nnz: usize, dtype: DType) -> u64 {
+        let (size, offset) = (dtype.size() as u64, if nnz > i32::MAX as usize { 8 } else { 4 });
+        let (rows, nnz) = (rows as u64, nnz as u64);
+        let offsets = (rows + 1) * offset;
+        match self {
+            Form::Csr | Form::Streamed => offsets.saturating_add(nnz.saturating_mul(4 + size)),
+            Form::Tiled { strip } => {
+                let pieces = (strips(cols, strip) as u64).saturating_mul(rows);
+                let padding = pieces.min(nnz).saturating_mul(ALIGN as u64 - 1) / 2;
+                let entries = nnz.saturating_add(padding).saturating_mul(2 + size);
+                offsets.saturating_add(pieces.saturating_mul(4)).saturating_add(entries)
+            }
+        }
+    }
 }
 
 impl Counter {

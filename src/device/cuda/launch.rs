@@ -23,14 +23,21 @@ pub(super) struct Grid {
 
 /// Bytes of shared memory that every chip gives a block without being asked.
 const UNASKED: usize = 48 << 10;
-/// Most blocks along the first axis; along the others it is 65,535.
+/// Most blocks along the first axis, and along each of the others.
 const MOST_BLOCKS: usize = i32::MAX as usize;
+const MOST_ACROSS: usize = 65_535;
 
 impl Grid {
     /// `blocks` blocks of `threads` threads, clamped to what the driver takes.
     pub(super) fn new(blocks: usize, threads: usize) -> Grid {
         let blocks = blocks.clamp(1, MOST_BLOCKS) as u32;
         Grid { blocks: [blocks, 1, 1], threads: threads as u32, shared: 0 }
+    }
+
+    /// So many blocks along the second and third axis as well, clamped too.
+    pub(super) fn across(self, second: usize, third: usize) -> Grid {
+        let clamped = |blocks: usize| blocks.clamp(1, MOST_ACROSS) as u32;
+        Grid { blocks: [self.blocks[0], clamped(second), clamped(third)], ..self }
     }
 
     /// At most what the device's blocks may have.

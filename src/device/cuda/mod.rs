@@ -91,7 +91,7 @@ impl Cuda {
         ];
         let scratch = stream.allocate(SCRATCH_BYTES)?;
         let &CudaOptions { poison, kernels_only, shared_per_block } = options;
-        let most = gpu_shared(&stream.gpu);
+        let most = stream.gpu.properties.shared_per_block;
         let shared_per_block = shared_per_block.map_or(most, |bytes| bytes.min(most));
         let copies = Mutex::default();
         Ok(Cuda {
@@ -147,10 +147,6 @@ impl Cuda {
     fn scratch(&self) -> u64 {
         self.scratch.address()
     }
-}
-
-fn gpu_shared(gpu: &Gpu) -> usize {
-    gpu.properties.shared_per_block
 }
 
 impl Backend for Cuda {

@@ -7,7 +7,7 @@ use super::job::{Job, Method, Problem, lanes, sum_size};
 use super::strips;
 use crate::device::cuda::Cuda;
 use crate::device::cuda::rates::{LAUNCH, Rates};
-use crate::device::spec::{DenseLayout, Form};
+use crate::device::spec::Form;
 
 /// Bytes a second between the host and the device.
 const LINK: f64 = 50e9;
@@ -91,50 +91,30 @@ const PIECE_IN_ORDER: f64 = 1.5e-7;
 const SEARCH: f64 = 0.2e-6;
 const TURN: f64 = 0.75e-6;
 
-pub(super) struct Cost {
+pub(super) struct Cost<'a> {
+    cuda: &'a Cuda,
     problem: Problem,
     /// Bytes a second of the memory.
     memory: f64,
-    cache_bytes: f64,
-    multiprocessors: f64,
-    /// Blocks of the strips' kernels at a time, of many threads and of one warp.
-    strips_at_once: [f64; 2],
-    /// Blocks of the forward one, by groups of strips.
-    blocks: Vec<(usize, f64)>,
     /// The device's memory rate over that of the one that was measured.
     scale: f64,
 }
 
-impl Cost {
-    pub(super) fn new(cuda: &Cuda, problem: Problem) -> Cost {
-        let properties = &cuda.gpu().properties;
-        let memory = Rates::of(properties).bytes;
-        let at_once = |threads| strips::blocks_at_once(cuda, &problem, threads) as f64;
-        let groups = [1, strips::groups(cuda, &problem)];
-        let blocks = |groups: usize| (strips::row_parts(cuda, &problem, groups) * groups) as f64;
-        Cost {
-            problem,
-            memory,
-            cache_bytes: properties.cache_bytes as f64,
-            multiprocessors: properties.multiprocessors as f64,
-            strips_at_once: [at_once(strips::THREADS), at_once(32)],
-            blocks: groups.map(|groups| (groups, blocks(groups))).to_vec(),
-            scale: memory / 4.24e12,
-        }
+impl<'a> Cost<'a> {
+    pub(super) fn new(cuda: &'a Cuda, problem: Problem) -> Cost<'a> {
+        let memory = Rates::of(&cuda.gpu().properties).bytes;
+        Cost { cuda, problem, memory, scale: memory / 4.24e12 }
     }
 
     /// Bytes of the matrix that a product reads.
     pub(super) fn matrix_bytes(&self) -> f64 {
         let p = &self.problem;
-        let offset = if p.nnz > i32::MAX as usize { 8.0 } else { 4.0 };
-        let entry = match p.stored.form {
-            Form::Tiled { .. } => 2.0,
-            _ => 4.0,
-        };
-        let pieces = self.pieces();
-        let padding = pieces.min(p.nnz as f64) * 1.5;
-        let size = p.dtype.size() as f64;
-        p.rows as f64 * offset + pieces * 4.0 + (p.nnz as f64 + padding) * (entry + size)
+        p.stored.form.bytes(p.rows, p.cols, p.nnz, p.dtype) as f64
+    }
+
+    /// Blocks of `threads` threads with a strip each that are at work at a time.
+    fn strips_at_once(&self, threads: usize) -> f64 {
+        strips::blocks_at_once(self.cuda, &self.problem, threads) as f64
     }
 
     fn pieces(&self) -> f64 {
@@ -180,9 +160,8 @@ impl Cost {
         let p = &self.problem;
         let (nnz, rows, width) = (p.nnz as f64, p.rows as f64, p.width.max(1));
         let library = matches!(job.method, Method::Library(_));
-        let contiguous = p.layout == DenseLayout::Rows && p.width > 1;
         // Vectors of a pass, and whether the library takes them where they lie apart.
-        let side_by_side = job.block > 0 || !contiguous;
+        let side_by_side = job.block > 0 || !p.vectors_apart();
         let apart = library && !side_by_side;
         let block = match job.block {
             0 if side_by_side || library => width,
@@ -203,7 +182,8 @@ impl Cost {
             fresh(p.stored.fresh_columns) * (block as f64 * element / SECTOR).ceil()
         };
         let all = p.cols as f64 * block as f64 * element;
-        let miss = (1.0 - 0.8 * self.cache_bytes / all.max(1.0)).max(0.0);
+        let cache = self.cuda.gpu().properties.cache_bytes as f64;
+        let miss = (1.0 - 0.8 * cache / all.max(1.0)).max(0.0);
         let filled = p.stored.filled.max(1) as f64;
         let mean = (nnz / filled).max(1.0);
         // Rows of a warp and the turns that one takes, where lanes have rows of their own.
@@ -250,53 +230,24 @@ impl Cost {
     /// cuSPARSE's algorithm of this index for the product.
     fn library(&self, index: u8, side_by_side: bool) -> &'static Factors {
         let p = &self.problem;
-        let apart = p.vectors_apart() && !side_by_side;
-        match (p.scatters, p.width == 1, index) {
-            (false, true, 0) => &SPMV_1,
-            (false, true, _) => &SPMV_2,
-            (true, true, _) => &SPMV_TRANSPOSED,
-            (false, false, 0) if !p.is_half() => {
-                if apart {
-                    &SPMM_1_APART
-                } else {
-                    &SPMM_1
-                }
-            }
-            (false, false, 1) => {
-                if apart {
-                    &SPMM_2_APART
-                } else {
-                    &SPMM_2
-                }
-            }
-            (false, false, _) => {
-                if apart {
-                    &SPMM_3_APART
-                } else {
-                    &SPMM_3
-                }
-            }
-            (true, false, 0) => {
-                if apart {
-                    &SPMM_TRANSPOSED_1_APART
-                } else {
-                    &SPMM_TRANSPOSED_1
-                }
-            }
-            (true, false, _) => {
-                if apart {
-                    &SPMM_TRANSPOSED_2_APART
-                } else {
-                    &SPMM_TRANSPOSED_2
-                }
-            }
-        }
+        // Side by side, and apart.
+        let (near, apart) = match (p.scatters, p.width == 1, index) {
+            (false, true, 0) => return &SPMV_1,
+            (false, true, _) => return &SPMV_2,
+            (true, true, _) => return &SPMV_TRANSPOSED,
+            (false, false, 0) if !p.is_half() => (&SPMM_1, &SPMM_1_APART),
+            (false, false, 1) => (&SPMM_2, &SPMM_2_APART),
+            (false, false, _) => (&SPMM_3, &SPMM_3_APART),
+            (true, false, 0) => (&SPMM_TRANSPOSED_1, &SPMM_TRANSPOSED_1_APART),
+            (true, false, _) => (&SPMM_TRANSPOSED_2, &SPMM_TRANSPOSED_2_APART),
+        };
+        if p.vectors_apart() && !side_by_side { apart } else { near }
     }
 
     fn strips(&self, job: &Job) -> f64 {
         let p = &self.problem;
-        let blocks = self.blocks.iter().find(|(groups, _)| *groups == job.parts);
-        let busy = blocks.map_or(1.0, |(_, blocks)| (blocks / self.strips_at_once[0]).min(1.0));
+        let blocks = (strips::row_parts(self.cuda, p, job.parts) * job.parts) as f64;
+        let busy = (blocks / self.strips_at_once(strips::THREADS)).min(1.0);
         let work = self.matrix_bytes() * STRIP_BYTE + self.pieces() * PIECE_OF_STRIP;
         // A long row is that of a few lanes.
         let longest = p.stored.longest as f64 / p.strips().max(1) as f64 * 1e-8;
@@ -305,7 +256,8 @@ impl Cost {
 
     fn strips_scatter(&self, job: &Job) -> f64 {
         let p = &self.problem;
-        let busy = ((job.parts * p.strips()) as f64 / self.strips_at_once[0]).min(1.0);
+        let blocks = (job.parts * p.strips()) as f64;
+        let busy = (blocks / self.strips_at_once(strips::THREADS)).min(1.0);
         let wide = if sum_size(p.dtype) == 8 { 1.35 } else { 1.0 };
         let work = p.nnz as f64 * SHARED_ATOMIC * wide + self.pieces() * PIECE_OF_STRIP;
         p.width as f64 * (work / busy.max(1e-3) + LAUNCH) + self.joins(job)
@@ -313,7 +265,7 @@ impl Cost {
 
     fn strips_ordered(&self, job: &Job) -> f64 {
         let p = &self.problem;
-        let warps = ((job.parts * p.strips()) as f64).clamp(1.0, self.strips_at_once[1]);
+        let warps = ((job.parts * p.strips()) as f64).clamp(1.0, self.strips_at_once(32));
         let rounds = 1.0 + strips::mean_piece(p) / 128.0;
         let turns = self.pieces() * rounds * PIECE_IN_ORDER / warps;
         let work = (self.matrix_bytes() * STRIP_BYTE).max(turns);
@@ -324,7 +276,8 @@ impl Cost {
         let p = &self.problem;
         let range = super::scatter::range(p) as f64;
         let ranges = (p.cols as f64 / range).ceil().max(1.0);
-        let warps = (job.parts as f64 * ranges).clamp(1.0, self.multiprocessors * 8.0);
+        let multiprocessors = self.cuda.gpu().properties.multiprocessors as f64;
+        let warps = (job.parts as f64 * ranges).clamp(1.0, multiprocessors * 8.0);
         let visits = ranges * p.rows as f64;
         // Rows that have entries in a range, and the turns that they take.
         let (nnz, filled) = (p.nnz as f64, ranges * p.stored.filled as f64);

@@ -1,6 +1,6 @@
 //! Products that add up a row's entries: see `kernels/sparse_rows.cu` and `sparse_strips.cu`.
 
-use super::job::{Job, Method, Problem, Side, Space, lanes};
+use super::job::{Job, Method, Problem, Side, Space, THREADS, by_width, lanes};
 use super::library;
 use super::matrix::{Matrix, Operands};
 use super::stream;
@@ -11,10 +11,6 @@ use crate::device::cuda::kernels;
 use crate::device::cuda::launch::{Args, Grid};
 use crate::device::spec::Form;
 use crate::error::Result;
-
-/// Most blocks along the second and third axis of a grid; kernels stride over the rest.
-const MOST: usize = 65_535;
-const THREADS: usize = 256;
 
 pub(super) fn run(
     cuda: &Cuda,
@@ -101,8 +97,7 @@ fn one(
     };
     let lanes = lanes_of_row(problem);
     let rows = (matrix.row_end - matrix.row_begin) as usize;
-    let mut grid = Grid::new(rows.div_ceil(THREADS / lanes), THREADS);
-    grid.blocks[1] = problem.width.min(MOST) as u32;
+    let grid = Grid::new(rows.div_ceil(THREADS / lanes), THREADS).across(problem.width, 1);
     let args = Args::new().value(*matrix).value(x).value(from).value(out).value(to);
     let args = args.value(problem.width as u64).value(lanes as u32);
     cuda.launch(kernel, problem.dtype, grid, args.value(u32::from(problem.accumulate)))
@@ -121,11 +116,7 @@ fn side_by_side(
 ) -> Result<()> {
     use kernels::*;
     let (each, lanes) = lanes(problem.dtype, ld, vectors, &[x]);
-    let pick = |[one, two, four]: [kernels::Kernel; 3]| match each {
-        4 => four,
-        2 => two,
-        _ => one,
-    };
+    let pick = |kernels| by_width(kernels, each);
     let rows = (matrix.row_end - matrix.row_begin) as usize;
     let (kernel, blocks) = match (job.method, problem.stored.form) {
         (Method::RowsShort, _) => {
@@ -154,8 +145,7 @@ fn side_by_side(
         // Rows without entries.
         zero(cuda, problem, out, vectors)?;
     }
-    let mut grid = Grid::new(blocks, THREADS);
-    grid.blocks[1] = vectors.div_ceil(each * lanes).min(MOST) as u32;
+    let grid = Grid::new(blocks, THREADS).across(vectors.div_ceil(each * lanes), 1);
     let args = Args::new().value(*matrix).value(x).value(ld as u64).value(out).value(to);
     let args = args.value(vectors as u64).value(lanes as u32).value(add);
     if job.method != Method::RowsSplit {
@@ -185,9 +175,7 @@ fn strips(
     for first in (0..problem.width).step_by(at_once) {
         let x = problem.vector(from, x, first);
         let out = problem.vector(to, out, first);
-        let mut grid = strips::grid(problem, row_parts, strips::THREADS);
-        grid.blocks[1] = job.parts as u32;
-        grid.blocks[2] = at_once.min(MOST) as u32;
+        let grid = strips::grid(problem, [row_parts, job.parts, at_once], strips::THREADS);
         let args = Args::new().value(*matrix).value(x).value(from).value(out).value(to);
         let args = args.value(at_once as u64).value(strips::lanes(problem));
         let args = args.value(u32::from(problem.accumulate));

@@ -1,9 +1,13 @@
 //! What a candidate consists of, and how its workspace is laid out.
 
+use crate::device::cuda::kernels::Kernel;
 use crate::device::spec::{DenseLayout, Form, SparseProduct, SparseSpec, StoredSpec};
 use crate::dtype::DType;
 use crate::plan::Candidate;
 use crate::sparse::tiled;
+
+/// Threads of a block of the kernels that have nothing in shared memory.
+pub(super) const THREADS: usize = 256;
 
 /// A kernel, or a library's algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,36 +37,30 @@ pub(super) enum Method {
 }
 
 impl Method {
+    /// Our own, by their codes; those of a library follow.
+    const OWN: [Method; 10] = [
+        Method::RowsOne,
+        Method::RowsWide,
+        Method::RowsShort,
+        Method::RowsSplit,
+        Method::Strips,
+        Method::Scatter,
+        Method::StripsScatter,
+        Method::StripsOrdered,
+        Method::RowsOrdered,
+        Method::Sampled,
+    ];
+
     fn code(self) -> u32 {
         match self {
-            Method::RowsOne => 0,
-            Method::RowsWide => 1,
-            Method::RowsShort => 2,
-            Method::RowsSplit => 3,
-            Method::Strips => 4,
-            Method::Scatter => 5,
-            Method::StripsScatter => 6,
-            Method::StripsOrdered => 7,
-            Method::RowsOrdered => 8,
-            Method::Sampled => 9,
-            Method::Library(index) => 16 + u32::from(index),
+            Method::Library(index) => Method::OWN.len() as u32 + u32::from(index),
+            own => Method::OWN.iter().position(|&method| method == own).unwrap_or(0) as u32,
         }
     }
 
     fn of(code: u32) -> Method {
-        match code {
-            0 => Method::RowsOne,
-            1 => Method::RowsWide,
-            2 => Method::RowsShort,
-            3 => Method::RowsSplit,
-            4 => Method::Strips,
-            5 => Method::Scatter,
-            6 => Method::StripsScatter,
-            7 => Method::StripsOrdered,
-            8 => Method::RowsOrdered,
-            9 => Method::Sampled,
-            library => Method::Library((library - 16) as u8),
-        }
+        let own = Method::OWN.get(code as usize).copied();
+        own.unwrap_or(Method::Library((code as usize - Method::OWN.len()) as u8))
     }
 
     /// Whether a run gives the same bits as any other; a library's algorithm says so itself.
@@ -293,4 +291,13 @@ pub(super) fn lanes(dtype: DType, ld: usize, vectors: usize, addresses: &[u64]) 
     };
     let each = [4, 2].into_iter().find(fits).unwrap_or(1);
     (each, vectors.div_ceil(each).clamp(1, 32).next_power_of_two())
+}
+
+/// Of kernels for one, two and four neighbouring vectors the one for `each`.
+pub(super) fn by_width([one, two, four]: [Kernel; 3], each: usize) -> Kernel {
+    match each {
+        4 => four,
+        2 => two,
+        _ => one,
+    }
 }

@@ -30,10 +30,7 @@ use crate::tensor::{Storage, Tensor};
 use job::{Job, Problem};
 use matrix::Operands;
 
-/// Columns of a strip of the tiled form: see `strips::width`.
-pub(super) fn strip_width(cuda: &Cuda, dtype: DType, cols: usize, mean: usize) -> Option<usize> {
-    strips::width(cuda, dtype, cols, mean)
-}
+pub(super) use strips::width as strip_width;
 
 pub(super) fn candidates(
     cuda: &Cuda,

@@ -23,7 +23,7 @@ const SMALLEST_CHUNK: usize = 64 << 10;
 struct Offer<'a> {
     cuda: &'a Cuda,
     problem: Problem,
-    cost: Cost,
+    cost: Cost<'a>,
     cap: u64,
     stored_transpose: bool,
     list: &'a mut Vec<Candidate>,

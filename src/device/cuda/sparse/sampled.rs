@@ -1,6 +1,6 @@
 //! The sampled product: see `kernels/sparse_scatter.cu`.
 
-use super::job::{Job, Problem, Space};
+use super::job::{Job, Problem, Space, THREADS};
 use super::matrix::Operands;
 use super::scatter::share_of_warp;
 use super::stream;
@@ -9,8 +9,6 @@ use crate::device::cuda::kernels;
 use crate::device::cuda::launch::{Args, Grid};
 use crate::device::spec::{DenseLayout, Form};
 use crate::error::Result;
-
-const THREADS: usize = 256;
 
 #[allow(clippy::too_many_arguments)]
 pub(super) fn run(

@@ -2,7 +2,7 @@
 //! `sparse_strips.cu`.
 
 use super::gather::{join, zero};
-use super::job::{Job, Method, Problem, Side, Space, lanes, sum_size};
+use super::job::{Job, Method, Problem, Side, Space, THREADS, by_width, lanes, sum_size};
 use super::library;
 use super::matrix::{Matrix, Operands};
 use super::stream;
@@ -12,9 +12,6 @@ use crate::device::cuda::kernels;
 use crate::device::cuda::launch::{Args, Grid};
 use crate::device::spec::Form;
 use crate::error::Result;
-
-const MOST: usize = 65_535;
-const THREADS: usize = 256;
 
 /// What becomes of sums: as `sparse_strips.cu` numbers it.
 const DIRECT: u32 = 0;
@@ -138,11 +135,7 @@ impl Call<'_> {
             1 => lanes(problem.dtype, self.of_sums.step as usize, vectors, &[self.sums]),
             _ => (1, 1),
         };
-        let pick = |[one, two, four]: [kernels::Kernel; 3]| match each {
-            4 => four,
-            2 => two,
-            _ => one,
-        };
+        let pick = |kernels| by_width(kernels, each);
         let kernel = match problem.stored.form {
             Form::Tiled { .. } if problem.apart => {
                 pick([SCATTER_APART_1, SCATTER_APART_2, SCATTER_APART_4])
@@ -153,8 +146,8 @@ impl Call<'_> {
         let entries = matrix.last - matrix.first;
         let chunk = share_of_warp(cuda, entries);
         let warps = entries.div_ceil(chunk) as usize;
-        let mut grid = Grid::new(warps.div_ceil(THREADS / 32), THREADS);
-        grid.blocks[1] = vectors.div_ceil(each * lanes).min(MOST) as u32;
+        let grid = Grid::new(warps.div_ceil(THREADS / 32), THREADS);
+        let grid = grid.across(vectors.div_ceil(each * lanes), 1);
         let args = Args::new().value(*matrix).value(self.g).value(self.from).value(self.sums);
         let args = args.value(self.of_sums).value(vectors as u64).value(lanes as u32).value(chunk);
         cuda.launch(kernel, problem.dtype, grid, args)
@@ -186,9 +179,7 @@ impl Call<'_> {
         for first in (0..self.vectors).step_by(at_once) {
             let g = problem.vector(self.from, self.g, first);
             let out = problem.vector(self.of_sums, self.sums, first);
-            let mut grid = strips::grid(problem, job.parts, threads);
-            grid.blocks[1] = problem.strips().min(MOST) as u32;
-            grid.blocks[2] = at_once.min(MOST) as u32;
+            let grid = strips::grid(problem, [job.parts, problem.strips(), at_once], threads);
             let target = if how == PARTIAL { partial } else { out };
             let args = Args::new().value(*matrix).value(g).value(self.from).value(target);
             let args = args.value(self.of_sums).value(at_once as u64);
@@ -212,9 +203,9 @@ impl Call<'_> {
                 true => self.sums + (first * sum_size(problem.dtype)) as u64,
                 false => problem.vector(self.of_sums, self.sums, first),
             };
-            let mut grid = Grid::new(job.parts, 32).with_shared(range * sum_size(problem.dtype));
-            grid.blocks[1] = problem.cols.div_ceil(range).clamp(1, MOST) as u32;
-            grid.blocks[2] = at_once.min(MOST) as u32;
+            let grid = Grid::new(job.parts, 32)
+                .across(problem.cols.div_ceil(range), at_once)
+                .with_shared(range * sum_size(problem.dtype));
             let target = if how == PARTIAL { partial } else { out };
             let args = Args::new().value(*matrix).value(g).value(self.from.apart);
             let args = args.value(self.from.step).value(target).value(self.of_sums.apart);

@@ -24,7 +24,12 @@ const PIECE: usize = 32;
 
 /// Columns of a strip for a matrix of so many columns whose rows have `mean` entries; strips are all
 /// alike. `None` where there are no columns, or no room for any.
-pub(super) fn width(cuda: &Cuda, dtype: DType, cols: usize, mean: usize) -> Option<usize> {
+pub(in crate::device::cuda) fn width(
+    cuda: &Cuda,
+    dtype: DType,
+    cols: usize,
+    mean: usize,
+) -> Option<usize> {
     let all = cuda.shared_per_block();
     let even = |strips_at_once: usize| {
         let room = (all / strips_at_once).checked_sub(BESIDE)? / sum_size(dtype);
@@ -62,8 +67,9 @@ pub(super) fn blocks_at_once(cuda: &Cuda, problem: &Problem, threads: usize) -> 
     fit.clamp(1, most) * cuda.gpu().properties.multiprocessors
 }
 
-pub(super) fn grid(problem: &Problem, row_parts: usize, threads: usize) -> Grid {
-    Grid::new(row_parts, threads).with_shared(bytes(problem))
+/// Parts of the rows, groups of strips, and vectors, with room for a strip.
+pub(super) fn grid(problem: &Problem, [rows, groups, vectors]: [usize; 3], threads: usize) -> Grid {
+    Grid::new(rows, threads).across(groups, vectors).with_shared(bytes(problem))
 }
 
 /// Groups of strips, none of them empty.

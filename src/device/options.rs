@@ -33,9 +33,10 @@ pub struct CudaOptions {
     /// strips of sparse matrices are as wide as it allows. For tests, which try what smaller chips
     /// have.
     pub shared_per_block: Option<usize>,
-    /// Leaves cuBLAS, cuDNN and cuSPARSE out, as on a machine without them: all is computed by this crate's own
-    /// kernels, which are deterministic, need no workspace, and add up long sums in short stretches;
-    /// large products are many times slower.
+    /// Leaves cuBLAS, cuDNN and cuSPARSE out, as on a machine without them: all is computed by this
+    /// crate's own kernels. Those of dense operations are deterministic, need no workspace, and add up
+    /// long sums in short stretches; large products are many times slower. Sparse products may add up by
+    /// atomics and take workspace up to the cap, as with the libraries.
     pub kernels_only: bool,
 }
 

@@ -143,6 +143,13 @@ template <int FORM, class F> INLINE void walk(const Matrix& m, u64 from, u64 to,
     }
 }
 
+// Where the next stretch of a sum ends that takes every `step`-th term of [begin, end): stretches are
+// added up apart, so that no partial sum grows so much larger than its terms that these lose digits.
+INLINE u64 stretch_end(u64 begin, u64 end, u64 step) {
+    const u64 terms = 256;
+    return end - begin > terms * step ? begin + terms * step : end;
+}
+
 // `out = value`, or added to what is there.
 INLINE void put(scalar* out, acc value, u32 add) {
     if (add) value += (acc)widen(*out);

@@ -18,10 +18,15 @@ INLINE void rows_one(const Matrix& m, const scalar* x, Side sx, scalar* y, Side 
                 for (u64 strip = 0; strip < (FORM == ROWS ? 1 : m.strips); ++strip) {
                     Segment s = segment<FORM>(m, row, strip, before);
                     before += s.end - s.begin;
+                    for (u64 k = s.begin + inside; k < s.end;) {
+                        u64 end = stretch_end(k, s.end, lanes);
+                        acc part = 0;
 #pragma unroll 4
-                    for (u64 k = s.begin + inside; k < s.end; k += lanes)
-                        sum += value_of(m, s, k) *
-                               (acc)widen(xv[(u64)column_of<FORM>(m, s, k) * sx.step]);
+                        for (; k < end; k += lanes)
+                            part += value_of(m, s, k) *
+                                    (acc)widen(xv[(u64)column_of<FORM>(m, s, k) * sx.step]);
+                        sum += part;
+                    }
                 }
             }
             for (u32 offset = lanes / 2; offset > 0; offset >>= 1)
@@ -50,26 +55,32 @@ template <int FORM, int V>
 INLINE void gather(const Matrix& m, const Segment& s, const scalar* x, u64 ldx, u64 j, bool active,
                    u32 lanes, acc (&sum)[V]) {
     const u32 lane = threadIdx.x & 31, group = lane / lanes, groups = 32 / lanes;
-    for (u64 begin = s.begin; begin < s.end; begin += 32) {
-        u32 left = s.end - begin < 32 ? (u32)(s.end - begin) : 32;
-        u32 column = 0;
-        acc value = 0;
-        if (lane < left) {
-            column = column_of<FORM>(m, s, begin + lane);
-            value = value_of(m, s, begin + lane);
-        }
+    for (u64 begin = s.begin; begin < s.end;) {
+        const u64 end = stretch_end(begin, s.end, 32);
+        acc part[V] = {};
+        for (; begin < end; begin += 32) {
+            u32 left = end - begin < 32 ? (u32)(end - begin) : 32;
+            u32 column = 0;
+            acc value = 0;
+            if (lane < left) {
+                column = column_of<FORM>(m, s, begin + lane);
+                value = value_of(m, s, begin + lane);
+            }
 #pragma unroll 4
-        for (u32 i = 0; i < left; i += groups) {
-            u32 source = i + group;
-            u32 c = __shfl_sync(EVERY, column, source & 31);
-            acc a = __shfl_sync(EVERY, value, source & 31);
-            if (source < left && active) {
-                Pack<scalar, V> pack =
-                    *reinterpret_cast<const Pack<scalar, V>*>(x + (u64)c * ldx + j);
+            for (u32 i = 0; i < left; i += groups) {
+                u32 source = i + group;
+                u32 c = __shfl_sync(EVERY, column, source & 31);
+                acc a = __shfl_sync(EVERY, value, source & 31);
+                if (source < left && active) {
+                    Pack<scalar, V> pack =
+                        *reinterpret_cast<const Pack<scalar, V>*>(x + (u64)c * ldx + j);
 #pragma unroll
-                for (int t = 0; t < V; ++t) sum[t] += a * (acc)widen(pack.at[t]);
+                    for (int t = 0; t < V; ++t) part[t] += a * (acc)widen(pack.at[t]);
+                }
             }
         }
+#pragma unroll
+        for (int t = 0; t < V; ++t) sum[t] += part[t];
     }
 #pragma unroll
     for (int t = 0; t < V; ++t)
@@ -116,13 +127,20 @@ INLINE void rows_short(const Matrix& m, const scalar* x, u64 ldx, scalar* y, Sid
         for (u64 row = m.row_begin + first; row < m.row_end; row += groups) {
             Segment s = segment<ROWS>(m, row, 0, 0);
             acc sum[V] = {};
+            for (u64 k = s.begin; k < s.end;) {
+                const u64 end = stretch_end(k, s.end, 1);
+                acc part[V] = {};
 #pragma unroll 4
-            for (u64 k = s.begin; k < s.end; ++k) {
-                u64 c = column_of<ROWS>(m, s, k);
-                acc a = value_of(m, s, k);
-                Pack<scalar, V> pack = *reinterpret_cast<const Pack<scalar, V>*>(x + c * ldx + j);
+                for (; k < end; ++k) {
+                    u64 c = column_of<ROWS>(m, s, k);
+                    acc a = value_of(m, s, k);
+                    Pack<scalar, V> pack =
+                        *reinterpret_cast<const Pack<scalar, V>*>(x + c * ldx + j);
 #pragma unroll
-                for (int t = 0; t < V; ++t) sum[t] += a * (acc)widen(pack.at[t]);
+                    for (int t = 0; t < V; ++t) part[t] += a * (acc)widen(pack.at[t]);
+                }
+#pragma unroll
+                for (int t = 0; t < V; ++t) sum[t] += part[t];
             }
 #pragma unroll
             for (int t = 0; t < V; ++t) put(y + row * sy.step + (j + t) * sy.apart, sum[t], add);

@@ -94,9 +94,14 @@ INLINE void sampled(const Matrix& m, const scalar* g, Side sg, const scalar* x, 
                 acc sum = 0;
                 if (holds) {
                     const scalar* column = x + (u64)column_of<FORM>(m, s, entry) * sx.step;
+                    for (u64 j = inside; j < n;) {
+                        const u64 end = stretch_end(j, n, lanes);
+                        acc part = 0;
 #pragma unroll 4
-                    for (u64 j = inside; j < n; j += lanes)
-                        sum += (acc)widen(row[j * sg.apart]) * (acc)widen(column[j * sx.apart]);
+                        for (; j < end; j += lanes)
+                            part += (acc)widen(row[j * sg.apart]) * (acc)widen(column[j * sx.apart]);
+                        sum += part;
+                    }
                 }
                 for (u32 offset = lanes / 2; offset > 0; offset >>= 1)
                     sum += __shfl_xor_sync(EVERY, sum, offset);

@@ -207,3 +207,50 @@ fn a_form_that_a_device_does_not_have_is_compressed_rows() {
     let x = Tensor::ones([1, 20], DType::F32, &Device::cpu()).unwrap();
     assert_eq!(host.apply(&x.into()).unwrap().dims(), [1, 10]);
 }
+
+/// Sums of a million equal terms: in partial sums that grew much larger than the terms, these would lose
+/// their digits.
+#[test]
+fn long_sums_keep_their_digits() {
+    const N: usize = 1_000_003;
+    let (v, x) = (f64::from(0.1f32), f64::from(0.3f32));
+    let line = |rows, cols| {
+        let along = |extent: usize| (0..N).map(move |e| if extent == 1 { 0 } else { e });
+        let (i, j): (Vec<_>, Vec<_>) = (along(rows).collect(), along(cols).collect());
+        SparseMatrix::from_coo(rows, cols, &i, &j, vec![0.1f32; N]).unwrap()
+    };
+    // A place that is given so many times.
+    assert_close("duplicates", &line(1, 1).values().unwrap(), &[N as f64 * v]);
+    for device in devices() {
+        for &form in forms(&device) {
+            let long = in_form(&line(1, N), form, &device);
+            for width in [1, 3, 8] {
+                let what = |product| format!("{} {form:?} {product} {width}", device.name());
+                let side = |shape| tensor(&vec![x; N * width], shape, DType::F32, &device).into();
+                let expected = vec![N as f64 * v * x; width];
+                let y = long.apply(&side([width, N])).unwrap();
+                assert_close(what("apply"), y.tensor(), &expected);
+                let y = long.matmul(&side([N, width])).unwrap();
+                assert_close(what("matmul"), y.tensor(), &expected);
+            }
+            // The gradient of a value goes along the vectors.
+            let one = SparseMatrix::from_coo(1, 2, &[0], &[1], vec![1.0f32]).unwrap();
+            let one = in_form(&one, form, &device);
+            let ones = vec![x; 2 * N];
+            for apply in [true, false] {
+                let tape = Tape::new();
+                let values = tape.variable(one.values().unwrap()).unwrap();
+                let y = if apply {
+                    one.apply_values(&values, &tensor(&ones, [N, 2], DType::F32, &device).into())
+                } else {
+                    one.matmul_values(&values, &tensor(&ones, [2, N], DType::F32, &device).into())
+                };
+                let y = y.unwrap();
+                let dy = tensor(&vec![v; N], y.tensor().shape().clone(), DType::F32, &device);
+                let gradients = y.backward_with(dy).unwrap();
+                let what = format!("{} {form:?} values, apply {apply}", device.name());
+                assert_close(what, gradients.get(&values).unwrap(), &[N as f64 * v * x]);
+            }
+        }
+    }
+}

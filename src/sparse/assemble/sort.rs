@@ -4,7 +4,6 @@
 use super::arrays::{CsrArrays, Entries, EntryMap, Offsets};
 use super::{Built, Index};
 use crate::dtype::Float;
-use num_traits::Zero;
 
 /// Rows are sorted on one thread below this many entries.
 const GRAIN: usize = 1 << 15;
@@ -262,11 +261,8 @@ fn sort_row<T: Float, P: Place>(
         values[kept] = if same.len() == 1 {
             first
         } else {
-            let mut sum = T::Sum::zero();
-            for &(_, place) in same {
-                sum += given[place.to_usize()].widen();
-            }
-            T::narrow(sum)
+            // In f64 any number of equal entries keeps its digits.
+            T::from_f64(same.iter().map(|&(_, place)| given[place.to_usize()].to_f64()).sum())
         };
         if let Some(ranks) = ranks.as_deref_mut() {
             for &(_, place) in same {

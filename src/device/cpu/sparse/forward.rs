@@ -4,7 +4,8 @@
 
 use super::dense::{Dense, Target};
 use super::lanes::{
-    add_lanes, dispatched, fma, for_blocks, prefetch_ahead, prefetch_lanes, widen, zeros,
+    STRETCH, Total, add_lanes, dispatched, fma, for_blocks, prefetch_ahead, prefetch_lanes, widen,
+    zeros,
 };
 use super::{Csr, interleave, numbers};
 use crate::dtype::Float;
@@ -226,6 +227,30 @@ unsafe fn dot<T: Float, const W: usize, const U: usize, const BESIDE: bool, cons
     j: usize,
     entries: Range<usize>,
 ) -> [T::Sum; W] {
+    if entries.len() <= STRETCH * U {
+        // SAFETY: the caller's promise.
+        return unsafe { chains::<T, W, U, BESIDE, FMA>(csr, x, j, entries) };
+    }
+    let mut total = Total::new();
+    for from in entries.clone().step_by(STRETCH * U) {
+        let stretch = from..entries.end.min(from + STRETCH * U);
+        // SAFETY: as above.
+        total.add(unsafe { chains::<T, W, U, BESIDE, FMA>(csr, x, j, stretch) });
+    }
+    total.finish()
+}
+
+/// [`dot`] of one stretch.
+///
+/// # Safety
+/// As [`dot`].
+#[inline(always)]
+unsafe fn chains<T: Float, const W: usize, const U: usize, const BESIDE: bool, const FMA: bool>(
+    csr: &Csr<'_, T>,
+    x: Dense<'_, T>,
+    j: usize,
+    entries: Range<usize>,
+) -> [T::Sum; W] {
     let (cols, values) = (csr.col_indices, csr.values);
     let base = x.vector(j);
     let lane = if BESIDE { 1 } else { x.lane };
@@ -261,13 +286,12 @@ unsafe fn dot<T: Float, const W: usize, const U: usize, const BESIDE: bool, cons
         add!(e, sums[0]);
         e += 1;
     }
-    let mut total = sums;
     let mut width = U;
     while width > 1 {
         width /= 2;
         for k in 0..width {
-            total[k] = add_lanes(total[k], total[k + width]);
+            sums[k] = add_lanes(sums[k], sums[k + width]);
         }
     }
-    total[0]
+    sums[0]
 }

@@ -2,7 +2,9 @@
 //! row of the other. It is the gradient for the values, and takes O(nnz) memory, never rows × cols.
 
 use super::dense::Dense;
-use super::lanes::{add_lanes, dispatched, fma, prefetch_ahead, prefetch_lanes, widen, zeros};
+use super::lanes::{
+    STRETCH, Total, add_lanes, dispatched, fma, prefetch_ahead, prefetch_lanes, widen, zeros,
+};
 use super::{Csr, interleave, numbers};
 use crate::dtype::Float;
 use num_traits::Zero;
@@ -150,6 +152,18 @@ unsafe fn beside<T: Float, const FMA: bool>(a: *const T, b: *const T, n: usize) 
         };
     }
     let mut wide = zeros::<T::Sum, 16>();
+    if n > STRETCH * 16 {
+        let mut total = Total::new();
+        while j + 16 <= n {
+            let end = n.min(j + STRETCH * 16);
+            let mut stretch = zeros::<T::Sum, 16>();
+            while j + 16 <= end {
+                block!(stretch);
+            }
+            total.add(stretch);
+        }
+        wide = total.finish();
+    }
     while j + 16 <= n {
         block!(wide);
     }
@@ -179,19 +193,25 @@ unsafe fn strided<T: Float, const FMA: bool>(
     b_step: usize,
     n: usize,
 ) -> T::Sum {
-    let mut sums = zeros::<T::Sum, 4>();
-    let mut tail = T::Sum::zero();
     // SAFETY: `j` is below `n`.
     let term = |j: usize, sum| unsafe {
         fma::<_, FMA>(widen(*a.add(j * a_step)), widen(*b.add(j * b_step)), sum)
     };
-    for j in (0..n / 4 * 4).step_by(4) {
-        for (k, sum) in sums.iter_mut().enumerate() {
-            *sum = term(j + k, *sum);
+    let mut total = Total::<_, 4>::new();
+    let fours = n / 4 * 4;
+    for from in (0..fours).step_by(STRETCH * 4) {
+        let mut sums = zeros::<T::Sum, 4>();
+        for j in (from..fours.min(from + STRETCH * 4)).step_by(4) {
+            for (k, sum) in sums.iter_mut().enumerate() {
+                *sum = term(j + k, *sum);
+            }
         }
+        total.add(sums);
     }
-    for j in n / 4 * 4..n {
+    let total = total.finish();
+    let mut tail = T::Sum::zero();
+    for j in fours..n {
         tail = term(j, tail);
     }
-    (sums[0] + sums[2]) + (sums[1] + sums[3]) + tail
+    (total[0] + total[2]) + (total[1] + total[3]) + tail
 }

@@ -45,6 +45,9 @@ const SPMV_1: Factors =
     [3.7e-5, 1.8e-13, 4.5e-12, 0.0, 1e-13, 2.9e-12, 2e-10, 4.4e-13, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
 const SPMV_2: Factors =
     [4.1e-5, 3.5e-13, 3.3e-12, 0.0, 0.0, 1.8e-12, 3e-10, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+/// Of halves, which it does not read in less time.
+const SPMV_2_HALF: Factors =
+    [4.1e-5, 3.5e-13, 3.3e-12, 0.0, 7e-13, 1.8e-12, 3e-10, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
 const SPMV_TRANSPOSED: Factors = [
     6.1e-5, 7.8e-14, 7.7e-12, 0.0, 3.2e-13, 0.0, 1.9e-10, 1.4e-12, 0.0, 0.0, 0.0, 8.3e-11, 0.0, 0.0,
 ];
@@ -80,7 +83,11 @@ const SPMM_TRANSPOSED_2_APART: Factors =
 /// of a row's, where a warp does, and in the kernels of the strips.
 const PIECE: f64 = 1.4e-12;
 const PIECE_OF_WARP: f64 = 5e-11;
-const PIECE_OF_STRIP: f64 = 8e-12;
+const PIECE_OF_STRIP: f64 = 1e-11;
+/// The same on the way back.
+const PIECE_OF_STRIP_BACK: f64 = 3e-11;
+/// How many times longer halves take where a block has strip after strip, whose sums it adds in memory.
+const HALVES_ADDED: f64 = 1.45;
 /// Seconds of a byte that the kernels of the strips read.
 const STRIP_BYTE: f64 = 3.1e-13;
 /// Seconds of an atomic in shared memory.
@@ -233,6 +240,7 @@ impl<'a> Cost<'a> {
         // Side by side, and apart.
         let (near, apart) = match (p.scatters, p.width == 1, index) {
             (false, true, 0) => return &SPMV_1,
+            (false, true, _) if p.is_half() => return &SPMV_2_HALF,
             (false, true, _) => return &SPMV_2,
             (true, true, _) => return &SPMV_TRANSPOSED,
             (false, false, 0) if !p.is_half() => (&SPMM_1, &SPMM_1_APART),
@@ -249,6 +257,8 @@ impl<'a> Cost<'a> {
         let blocks = (strips::row_parts(self.cuda, p, job.parts) * job.parts) as f64;
         let busy = (blocks / self.strips_at_once(strips::THREADS)).min(1.0);
         let work = self.matrix_bytes() * STRIP_BYTE + self.pieces() * PIECE_OF_STRIP;
+        let adds = p.is_half() && job.parts < p.strips();
+        let work = if adds { work * HALVES_ADDED } else { work };
         // A long row is that of a few lanes.
         let longest = p.stored.longest as f64 / p.strips().max(1) as f64 * 1e-8;
         p.width as f64 * (work / busy + longest + LAUNCH) + self.joins(job)
@@ -259,7 +269,7 @@ impl<'a> Cost<'a> {
         let blocks = (job.parts * p.strips()) as f64;
         let busy = (blocks / self.strips_at_once(strips::THREADS)).min(1.0);
         let wide = if sum_size(p.dtype) == 8 { 1.35 } else { 1.0 };
-        let work = p.nnz as f64 * SHARED_ATOMIC * wide + self.pieces() * PIECE_OF_STRIP;
+        let work = p.nnz as f64 * SHARED_ATOMIC * wide + self.pieces() * PIECE_OF_STRIP_BACK;
         p.width as f64 * (work / busy.max(1e-3) + LAUNCH) + self.joins(job)
     }
 

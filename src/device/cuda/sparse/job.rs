@@ -60,7 +60,7 @@ impl Method {
 
     fn of(code: u32) -> Method {
         let own = Method::OWN.get(code as usize).copied();
-        own.unwrap_or(Method::Library((code as usize - Method::OWN.len()) as u8))
+        own.unwrap_or_else(|| Method::Library((code as usize - Method::OWN.len()) as u8))
     }
 
     /// Whether a run gives the same bits as any other; a library's algorithm says so itself.

@@ -150,6 +150,24 @@ INLINE u64 stretch_end(u64 begin, u64 end, u64 step) {
     return end - begin > terms * step ? begin + terms * step : end;
 }
 
+// A sum of stretches, with what was rounded away (Knuth's two-sum), however many there are.
+struct Total {
+    acc sum, lost;
+};
+
+INLINE Total no_terms() { return Total{0, 0}; }
+
+INLINE void add_stretch(Total& total, acc term) {
+    acc after = total.sum + term, taken = after - total.sum;
+    total.lost += (total.sum - (after - taken)) + (term - taken);
+    total.sum = after;
+}
+
+// An infinite sum has lost what is not a number.
+INLINE acc finished(const Total& total) {
+    return total.lost == total.lost ? total.sum + total.lost : total.sum;
+}
+
 // `out = value`, or added to what is there.
 INLINE void put(scalar* out, acc value, u32 add) {
     if (add) value += (acc)widen(*out);

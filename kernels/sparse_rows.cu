@@ -12,7 +12,7 @@ INLINE void rows_one(const Matrix& m, const scalar* x, Side sx, scalar* y, Side 
         const scalar* xv = x + v * sx.apart;
         for (u64 base = m.row_begin + warp * at_once; base < m.row_end; base += warps * at_once) {
             u64 row = base + group;
-            acc sum = 0;
+            Total total = no_terms();
             if (row < m.row_end) {
                 u64 before = 0;
                 for (u64 strip = 0; strip < (FORM == ROWS ? 1 : m.strips); ++strip) {
@@ -25,10 +25,11 @@ INLINE void rows_one(const Matrix& m, const scalar* x, Side sx, scalar* y, Side 
                         for (; k < end; k += lanes)
                             part += value_of(m, s, k) *
                                     (acc)widen(xv[(u64)column_of<FORM>(m, s, k) * sx.step]);
-                        sum += part;
+                        add_stretch(total, part);
                     }
                 }
             }
+            acc sum = finished(total);
             for (u32 offset = lanes / 2; offset > 0; offset >>= 1)
                 sum += __shfl_xor_sync(EVERY, sum, offset);
             if (inside == 0 && row < m.row_end) put(y + row * sy.step + v * sy.apart, sum, add);
@@ -55,8 +56,9 @@ template <int FORM, int V>
 INLINE void gather(const Matrix& m, const Segment& s, const scalar* x, u64 ldx, u64 j, bool active,
                    u32 lanes, acc (&sum)[V]) {
     const u32 lane = threadIdx.x & 31, group = lane / lanes, groups = 32 / lanes;
+    Total total[V] = {};
     for (u64 begin = s.begin; begin < s.end;) {
-        const u64 end = stretch_end(begin, s.end, 32);
+        const u64 end = stretch_end(begin, s.end, groups);
         acc part[V] = {};
         for (; begin < end; begin += 32) {
             u32 left = end - begin < 32 ? (u32)(end - begin) : 32;
@@ -80,8 +82,10 @@ INLINE void gather(const Matrix& m, const Segment& s, const scalar* x, u64 ldx, 
             }
         }
 #pragma unroll
-        for (int t = 0; t < V; ++t) sum[t] += part[t];
+        for (int t = 0; t < V; ++t) add_stretch(total[t], part[t]);
     }
+#pragma unroll
+    for (int t = 0; t < V; ++t) sum[t] += finished(total[t]);
 #pragma unroll
     for (int t = 0; t < V; ++t)
         for (u32 offset = lanes; offset < 32; offset <<= 1)
@@ -126,7 +130,7 @@ INLINE void rows_short(const Matrix& m, const scalar* x, u64 ldx, scalar* y, Sid
         if (j >= n) continue;
         for (u64 row = m.row_begin + first; row < m.row_end; row += groups) {
             Segment s = segment<ROWS>(m, row, 0, 0);
-            acc sum[V] = {};
+            Total total[V] = {};
             for (u64 k = s.begin; k < s.end;) {
                 const u64 end = stretch_end(k, s.end, 1);
                 acc part[V] = {};
@@ -140,10 +144,11 @@ INLINE void rows_short(const Matrix& m, const scalar* x, u64 ldx, scalar* y, Sid
                     for (int t = 0; t < V; ++t) part[t] += a * (acc)widen(pack.at[t]);
                 }
 #pragma unroll
-                for (int t = 0; t < V; ++t) sum[t] += part[t];
+                for (int t = 0; t < V; ++t) add_stretch(total[t], part[t]);
             }
 #pragma unroll
-            for (int t = 0; t < V; ++t) put(y + row * sy.step + (j + t) * sy.apart, sum[t], add);
+            for (int t = 0; t < V; ++t)
+                put(y + row * sy.step + (j + t) * sy.apart, finished(total[t]), add);
         }
     }
 }

@@ -91,7 +91,7 @@ INLINE void sampled(const Matrix& m, const scalar* g, Side sg, const scalar* x, 
             for (u64 begin = s.begin; begin < s.end; begin += groups) {
                 u64 entry = begin + group;
                 bool holds = entry < s.end;
-                acc sum = 0;
+                Total total = no_terms();
                 if (holds) {
                     const scalar* column = x + (u64)column_of<FORM>(m, s, entry) * sx.step;
                     for (u64 j = inside; j < n;) {
@@ -100,9 +100,10 @@ INLINE void sampled(const Matrix& m, const scalar* g, Side sg, const scalar* x, 
 #pragma unroll 4
                         for (; j < end; j += lanes)
                             part += (acc)widen(row[j * sg.apart]) * (acc)widen(column[j * sx.apart]);
-                        sum += part;
+                        add_stretch(total, part);
                     }
                 }
+                acc sum = finished(total);
                 for (u32 offset = lanes / 2; offset > 0; offset >>= 1)
                     sum += __shfl_xor_sync(EVERY, sum, offset);
                 if (holds && inside == 0) put(out + entry + s.shift, sum, add);

@@ -252,13 +252,17 @@ INLINE void fetch(const Matrix& m, const Turn& turn, acc of_row, u32 first, Ahea
     }
 }
 
-INLINE void add_unit(acc* strip_y, const Columns4& c, const Values4& w, acc factor) {
-    // The columns of a row differ; what lies beyond the strip is not looked at.
+INLINE void add_unit(acc* strip_y, const Columns4& c, const Values4& w, acc factor, u32 beyond) {
+    // The columns of a row differ, and beyond the strip each lane has a place of its own.
     acc sums[4];
+    u32 at[4];
 #pragma unroll
-    for (int t = 0; t < 4; ++t) sums[t] = strip_y[c.at[t]];
+    for (int t = 0; t < 4; ++t) {
+        at[t] = c.at[t] + (c.at[t] == beyond ? threadIdx.x : 0);
+        sums[t] = strip_y[at[t]];
+    }
 #pragma unroll
-    for (int t = 0; t < 4; ++t) strip_y[c.at[t]] = sums[t] + factor * (acc)widen(w.at[t]);
+    for (int t = 0; t < 4; ++t) strip_y[at[t]] = sums[t] + factor * (acc)widen(w.at[t]);
 }
 
 // `has_long`: whether a row of the turn has more entries than a warp has lanes for.
@@ -266,12 +270,12 @@ INLINE void add_rows(const Matrix& m, const Turn& turn, bool has_long, u32 first
                      acc* strip_y) {
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-        add_unit(strip_y, e.c[i], e.w[i], e.factor[i]);
+        add_unit(strip_y, e.c[i], e.w[i], e.factor[i], (u32)m.strip);
         if (has_long) {
             u32 at = __shfl_sync(EVERY, turn.begin, first + i) + threadIdx.x + 32;
             u32 to = __shfl_sync(EVERY, turn.end, first + i);
             for (; at < to; at += 32)
-                add_unit(strip_y, columns4(m, at), values4(m, at), e.factor[i]);
+                add_unit(strip_y, columns4(m, at), values4(m, at), e.factor[i], (u32)m.strip);
         }
         // The next row may have the same columns.
         __syncwarp();

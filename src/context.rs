@@ -1,7 +1,7 @@
 //! What is in force on a thread: whether operations are recorded, workspace caps, TF32 scopes, open
 //! scopes, and what new memory is for. Set by guards, read by operations before they reach a device.
 
-use crate::memory::Purpose;
+use crate::memory::{Pass, Purpose};
 use std::cell::RefCell;
 
 /// What guards have set for devices, innermost last: guard's number, device, value.
@@ -38,6 +38,8 @@ pub(crate) struct Context {
     pub(crate) scopes: Vec<u64>,
     /// What is allocated now is for this.
     pub(crate) purpose: Purpose,
+    /// Which part of a step is under way.
+    pub(crate) pass: Pass,
 }
 
 impl Context {
@@ -48,6 +50,7 @@ impl Context {
             tf32: Settings(Vec::new()),
             scopes: Vec::new(),
             purpose: Purpose::Other,
+            pass: Pass::Forward,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What can go wrong, one variant a cause, with the numbers inside.
 
 use crate::dtype::DType;
-use crate::memory::Purpose;
+use crate::memory::{ByPurpose, Purpose};
 use crate::shape::Shape;
 
 /// The result of every fallible call of the crate.
@@ -128,22 +128,37 @@ pub enum Error {
     },
     /// A request that would take a device over its memory limit.
     #[error(
-        "{device}: {requested} bytes of {purpose} memory were asked for, with {live} bytes live \
-         under a limit of {limit} bytes ({} bytes too many); raise the limit, lower the workspace \
-         cap, use `checkpoint`, or a smaller batch",
-        (*live).saturating_add(*requested).saturating_sub(*limit)
+        "{op} on {device}: {requested} bytes of {purpose} memory were asked for, with {live} bytes live \
+         under a limit of {limit} bytes ({} bytes too many); alive: {}; {}",
+        (*live).saturating_add(*requested).saturating_sub(*limit),
+        alive.listed(),
+        advice(*purpose, alive)
     )]
     MemoryLimit {
         /// The device's name.
         device: String,
+        /// The operation that asked.
+        op: &'static str,
         /// What the memory was for.
         purpose: Purpose,
         /// Bytes asked for.
         requested: u64,
         /// Bytes that were live.
         live: u64,
-        /// The device's limit in bytes.
+        /// Those bytes by purpose.
+        alive: Box<ByPurpose>,
+        /// The tightest limit in force, in bytes.
         limit: u64,
+    },
+    /// A fault that was asked for with [`Device::inject_fault`](crate::Device::inject_fault).
+    #[error("{op} on {device}: {what} failed, as `inject_fault` asked")]
+    Injected {
+        /// The device's name.
+        device: String,
+        /// The operation that met it.
+        op: &'static str,
+        /// What failed.
+        what: &'static str,
     },
     /// The machine itself has no more memory.
     #[error("{device}: the system refused {requested} bytes; set a memory limit below what it has")]
@@ -281,6 +296,29 @@ impl Error {
         reason: impl Into<String>,
     ) -> Self {
         Error::Argument { op, argument, value: value.to_string(), reason: reason.into() }
+    }
+}
+
+/// What would make room, by what was asked for and by what there is most of.
+fn advice(purpose: Purpose, alive: &ByPurpose) -> &'static str {
+    let most = Purpose::ALL.into_iter().max_by_key(|&purpose| alive[purpose]);
+    match (purpose, most) {
+        (Purpose::Workspace, _) => "lower the workspace cap: an algorithm with less runs then",
+        (Purpose::Sparse, _) => {
+            "raise the limit, or move the matrix with `SparseForm::Streamed` or without \
+             `StoredTranspose::Always`"
+        }
+        (_, Some(Purpose::Activation)) => {
+            "use `checkpoint`, a smaller batch (`max_batch` finds the largest), or raise the limit"
+        }
+        (_, Some(Purpose::Sparse)) => {
+            "move the matrix with `SparseForm::Streamed`, to another device, or raise the limit"
+        }
+        (_, Some(Purpose::Workspace)) => "lower the workspace cap, or raise the limit",
+        _ => {
+            "raise the limit, lower the workspace cap, use `checkpoint`, or a smaller batch \
+             (`max_batch` finds the largest)"
+        }
     }
 }
 

@@ -61,13 +61,14 @@ pub mod nn;
 pub mod optim;
 
 pub use device::{
-    ConvGeometry, ConvPass, CpuOptions, CudaOptions, DEFAULT_WORKSPACE_CAP, Device, Ranking,
+    ConvGeometry, ConvPass, CpuOptions, CudaOptions, DEFAULT_WORKSPACE_CAP, Device, Fit, Ranking,
 };
 pub use dtype::{DType, Element, Float, Real};
 pub use error::{Error, Result};
 pub use half::{bf16, f16};
 pub use memory::{
-    ByPurpose, DriverMemory, GIB, KIB, MIB, Purpose, Report, Scope, ScopeReport, format_bytes,
+    Allocations, ByPurpose, DriverMemory, Fault, GIB, KIB, LimitGuard, MIB, OperationReport, Pass,
+    Phase, Purpose, Recorded, Report, Scope, ScopeReport, Timeline, WorkspaceReport, format_bytes,
     parse_bytes,
 };
 pub use nn::{Conv1d, ConvTranspose1d, LayerNorm, Linear};

@@ -5,7 +5,7 @@ use crate::device::spec::{Distribution, Window};
 use crate::device::{Buffer, Device};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::memory::{Purpose, PurposeGuard, Reservation, current_purpose};
+use crate::memory::{Purpose, PurposeGuard, Reservation, Taker, current_purpose};
 use crate::shape::Shape;
 use std::fmt;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Tensor {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        let take = |bytes| device.allocate(bytes, current_purpose());
+        let take = |bytes| device.allocate(bytes, current_purpose(), Taker::of(op));
         Tensor::in_memory(op, shape.into(), dtype, take)
     }
 
@@ -74,15 +74,15 @@ impl Tensor {
         Ok(Tensor { storage, offset: 0, shape, dtype, uniform: false })
     }
 
-    /// A new tensor in memory of the host that the device reads by itself. The device's meter does
-    /// not count it: it is not the device's memory.
+    /// A new tensor in memory of the host that the device reads by itself. The host's meter counts it.
     pub(crate) fn in_host_memory(
         op: &'static str,
         shape: impl Into<Shape>,
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        Tensor::in_memory(op, shape.into(), dtype, |bytes| device.allocate_host(bytes))
+        let take = |bytes| device.allocate_host(bytes, current_purpose(), Taker::of(op));
+        Tensor::in_memory(op, shape.into(), dtype, take)
     }
 
     /// A new tensor for an operation's result.
@@ -126,7 +126,7 @@ impl Tensor {
         Tensor::filled("full", shape, value, dtype, device)
     }
 
-    fn filled(
+    pub(crate) fn filled(
         op: &'static str,
         shape: impl Into<Shape>,
         value: f64,
@@ -195,7 +195,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let shape = shape.into();
         check_length("from_vec", &shape, &data)?;
-        let storage = Arc::new(device.adopt(data, current_purpose())?);
+        let storage = Arc::new(device.adopt(data, current_purpose(), Taker::of("from_vec"))?);
         Ok(Tensor { storage, offset: 0, shape, dtype: T::DTYPE, uniform: false })
     }
 

@@ -303,7 +303,10 @@ fn empty_tensors_that_are_valid_work() {
         let y = ones(&[3, 0], DType::F32, &device);
         let y = y.linear(&ones(&[2, 0], DType::F32, &device), Some(&bias)).unwrap();
         assert_eq!(values(y.tensor()), [1.0; 6]);
-        assert_eq!(Tensor::zeros([0], DType::I64, &device).unwrap().to_vec::<i64>().unwrap(), []);
+        assert_eq!(
+            Tensor::zeros([0], DType::I64, &device).unwrap().to_vec::<i64>().unwrap(),
+            [0i64; 0]
+        );
     }
 }
 

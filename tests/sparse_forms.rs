@@ -5,8 +5,8 @@ mod support;
 
 use capgrad::optim::AdamOptions;
 use capgrad::{
-    Adam, CudaOptions, DType, Device, Parameter, SparseForm, SparseMatrix, SparseOptions, StoredTranspose, Tape,
-    Tensor,
+    Adam, CudaOptions, DType, Device, Parameter, SparseForm, SparseMatrix, SparseOptions,
+    StoredTranspose, Tape, Tensor,
 };
 use support::sparse::{Entries, forms, transposed};
 use support::{Kind, Numbers, assert_close, bits, devices, kinds, tensor, values};

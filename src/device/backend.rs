@@ -4,6 +4,7 @@
 //! otherwise, on this device, of the shapes and dtypes that the method names, and `out` has been
 //! allocated and may hold anything. A method writes every element of its result.
 
+use super::Device;
 use super::philox::Stream;
 use super::spec::*;
 use crate::dtype::DType;
@@ -35,7 +36,7 @@ pub(crate) enum Query {
 }
 
 /// The terms on which candidates are asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Terms {
     /// The cap in force: what is over it is offered split as well.
     pub(crate) cap: u64,
@@ -55,9 +56,9 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     fn streams(&self) -> bool {
         false
     }
-    /// Columns of a strip of the tiled form for a matrix of so many columns whose rows have `mean`
-    /// entries; `None` where there is no such form.
-    fn strip(&self, _dtype: DType, _cols: usize, _mean: usize) -> Option<usize> {
+    /// Bytes of shared memory of a block of threads, for which the strips of the tiled form are made;
+    /// `None` where there is no such form.
+    fn shared_per_block(&self) -> Option<usize> {
         None
     }
     /// Memory that holds what `data` (a `Vec` of the dtype's Rust type) does; on a CPU the vector
@@ -78,6 +79,22 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// What the driver says of the device's memory, where there is a driver.
     fn driver_memory(&self) -> Option<DriverMemory> {
         None
+    }
+    /// Bytes that could still be taken, where that is known.
+    fn free_memory(&self) -> Option<u64> {
+        None
+    }
+    /// Whether nothing is computed ([`Dry`](super::dry::Dry)).
+    fn is_dry(&self) -> bool {
+        false
+    }
+    /// The device that this is a dry twin of.
+    fn twin_of(&self) -> Option<Device> {
+        None
+    }
+    /// Bytes that the meter has charged for the device itself.
+    fn charged(&self) -> u64 {
+        0
     }
     /// The high marks of [`Backend::driver_memory`] start again.
     fn reset_driver_peaks(&self) {}

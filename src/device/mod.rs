@@ -5,18 +5,20 @@ mod backend;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod dry;
 mod options;
 pub(crate) mod philox;
 pub(crate) mod spec;
 
 pub(crate) use backend::{Backend, Buffer, Query, Terms};
+pub use dry::Fit;
 pub use options::{CpuOptions, CudaOptions, Ranking};
 pub use spec::{ConvGeometry, ConvPass};
 
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use crate::memory::{Meter, Purpose, Report, Scope};
-use crate::plan::{CapGuard, Plan, Planner, Tf32Guard};
+use crate::memory::{Fault, LimitGuard, Meter, Purpose, Report, Reservation, Scope, Taker};
+use crate::plan::{Candidate, CapGuard, Plan, Planner, Tf32Guard};
 use crate::tensor::Storage;
 use options::Settings;
 use parking_lot::{Mutex, RwLock};
@@ -52,6 +54,12 @@ struct Inner {
     settings: RwLock<Settings>,
     seed: AtomicU64,
     streams: AtomicU64,
+    /// Whose memory the host's part is, where that is another device's.
+    host: Option<Device>,
+    /// Of a dry device: figures that are bounds.
+    bounds: Mutex<Vec<String>>,
+    #[cfg(feature = "serde")]
+    asked: dry::profile::Asked,
 }
 
 impl Device {
@@ -130,6 +138,15 @@ impl Device {
     }
 
     fn with_meter(meter: Meter, name: String, backend: impl Backend + 'static) -> Device {
+        Device::with_host(meter, name, backend, None)
+    }
+
+    fn with_host(
+        meter: Meter,
+        name: String,
+        backend: impl Backend + 'static,
+        host: Option<Device>,
+    ) -> Device {
         Device(Arc::new(Inner {
             meter,
             name,
@@ -138,7 +155,35 @@ impl Device {
             settings: RwLock::default(),
             seed: AtomicU64::new(0),
             streams: AtomicU64::new(0),
+            host,
+            bounds: Mutex::default(),
+            #[cfg(feature = "serde")]
+            asked: Default::default(),
         }))
+    }
+
+    #[cfg(feature = "serde")]
+    fn settings(&self) -> Settings {
+        self.0.settings.read().clone()
+    }
+
+    #[cfg(feature = "serde")]
+    fn with_settings(self, settings: Settings) -> Device {
+        *self.0.settings.write() = settings;
+        self
+    }
+
+    #[cfg(feature = "serde")]
+    fn asked(&self) -> &dry::profile::Asked {
+        &self.0.asked
+    }
+
+    /// The algorithms for a planned operation.
+    pub(crate) fn candidates(&self, query: &Query, terms: Terms) -> Vec<Candidate> {
+        let candidates = self.0.backend.candidates(query, terms);
+        #[cfg(feature = "serde")]
+        self.0.asked.note(query, terms, &candidates);
+        candidates
     }
 
     /// The device's name, as messages print it: `cpu`, `cpu#1`, …
@@ -205,7 +250,59 @@ impl Device {
         Ok(())
     }
 
-    /// The memory limit in bytes; `None` is no limit.
+    /// Sets the memory limit to what is live now and a share of what is free, and says what that is in
+    /// bytes. Free is what the GPU's driver says, or what the system can give without swapping (in a
+    /// container, what that may still take).
+    ///
+    /// ```
+    /// let device = capgrad::Device::new_cpu(Default::default())?;
+    /// let limit = device.set_memory_limit_share(0.5)?;
+    /// assert_eq!(device.memory_limit(), Some(limit));
+    /// # Ok::<(), capgrad::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a share outside (0, 1], and on a system that does not say.
+    pub fn set_memory_limit_share(&self, share: f64) -> Result<u64> {
+        let refused =
+            |reason: &str| Err(Error::argument("set_memory_limit_share", "share", share, reason));
+        if !(share > 0.0 && share <= 1.0) {
+            return refused("must be over 0 and at most 1");
+        }
+        let Some(free) = self.0.backend.free_memory() else {
+            return refused("this device does not say what is free; give the limit in bytes");
+        };
+        let limit = (self.live_bytes() + (free as f64 * share) as u64).max(1);
+        self.set_memory_limit(Some(limit))?;
+        Ok(limit)
+    }
+
+    /// A memory limit until the guard is dropped, over the device's own: the tightest holds. What is live
+    /// already counts.
+    ///
+    /// ```
+    /// use capgrad::{DType, Device, MIB, Tensor};
+    /// # fn main() -> capgrad::Result<()> {
+    /// let device = Device::new_cpu(Default::default())?;
+    /// let guard = device.limit_scope(MIB)?;
+    /// assert!(Tensor::zeros([1 << 20], DType::F32, &device).is_err());
+    /// drop(guard);
+    /// assert!(Tensor::zeros([1 << 20], DType::F32, &device).is_ok());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a limit of 0.
+    #[must_use = "the limit ends when the guard is dropped"]
+    pub fn limit_scope(&self, bytes: u64) -> Result<LimitGuard> {
+        if bytes == 0 {
+            let reason = "a device without memory computes nothing";
+            return Err(Error::argument("limit_scope", "bytes", 0, reason));
+        }
+        Ok(LimitGuard::new(&self.0.meter, bytes))
+    }
+
+    /// The memory limit in bytes, the tightest in force; `None` is no limit.
     pub fn memory_limit(&self) -> Option<u64> {
         self.0.meter.limit()
     }
@@ -282,7 +379,90 @@ impl Device {
     pub fn report(&self) -> Report {
         let mut report = self.0.meter.report(self.workspace_cap());
         report.driver = self.0.backend.driver_memory();
+        report.dry = self.is_dry();
+        report.bounds.clone_from(&self.0.bounds.lock());
         report
+    }
+
+    /// Begins to record every piece of memory that is taken and given back, or ends that. What has been
+    /// recorded is in the [`Report`] (`recorded`) until another recording begins.
+    ///
+    /// ```
+    /// use capgrad::{DType, Device, Tensor};
+    /// # fn main() -> capgrad::Result<()> {
+    /// let device = Device::new_cpu(Default::default())?;
+    /// device.set_recording(true);
+    /// let x = Tensor::ones([256], DType::F32, &device)?;
+    /// device.set_recording(false);
+    /// let recorded = device.report().recorded.unwrap();
+    /// assert_eq!((recorded.alive_at_peak[0].op.as_str(), recorded.peak), ("ones", 1024));
+    /// # Ok(()) }
+    /// ```
+    pub fn set_recording(&self, on: bool) {
+        self.0.meter.set_recording(on);
+    }
+
+    /// Makes one request fail, for tests of what happens then; `None` takes an earlier fault back.
+    pub fn inject_fault(&self, fault: Option<Fault>) {
+        self.0.meter.inject(fault);
+    }
+
+    /// A dry twin: the same code runs on it, forward, backward and optimiser, makes the plans and takes the
+    /// memory that it would on this device, on a meter of its own, and computes nothing. Its peak is the
+    /// peak that the step will have. What is read back is NaN (0 in integers).
+    ///
+    /// It has this device's settings, memory limit and measured plans as they are now, no tensors, and the
+    /// bytes that this device holds for itself (libraries, scratch). Candidates and their workspaces are
+    /// asked of this device. Settings of scopes on a thread are not taken over. Where a figure is a bound,
+    /// or may differ, [`Report::bounds`] says why.
+    ///
+    /// ```
+    /// use capgrad::{Conv1d, DType, Device, Result, Tape, Tensor};
+    /// fn step(device: &Device) -> Result<u64> {
+    ///     let conv = Conv1d::builder(8, 16, 3).build(device)?;
+    ///     device.reset_peak();
+    ///     let tape = Tape::new();
+    ///     let x = tape.constant(Tensor::rand([4, 8, 100], DType::F32, device)?);
+    ///     conv.forward(&x)?.square()?.mean()?.backward()?;
+    ///     Ok(device.report().peak)
+    /// }
+    /// # fn main() -> Result<()> {
+    /// let device = Device::new_cpu(Default::default())?;
+    /// let predicted = step(&device.dry())?;
+    /// assert_eq!(step(&device)?, predicted);
+    /// # Ok(()) }
+    /// ```
+    pub fn dry(&self) -> Device {
+        let source = self.0.backend.twin_of().unwrap_or_else(|| self.clone());
+        let name = format!("dry {}", source.name());
+        let meter = Meter::new(name.clone());
+        let charged = meter.reserve(self.0.backend.charged(), Purpose::Other, Taker::of("device"));
+        let backend = dry::Dry::new(source, charged.ok());
+        let host = self.0.host.as_ref().map(Device::dry);
+        let twin = Device::with_host(meter, name, backend, host);
+        twin.0.settings.write().clone_from(&self.0.settings.read());
+        twin.0.meter.set_limit(self.0.meter.limit());
+        twin.0.planner.adopt_measured(&self.0.planner);
+        twin
+    }
+
+    /// Whether this is a dry twin, which computes nothing.
+    pub fn is_dry(&self) -> bool {
+        self.0.backend.is_dry()
+    }
+
+    /// Notes why a figure of a dry run is a bound.
+    pub(crate) fn note_bound(&self, why: &str) {
+        let mut bounds = self.0.bounds.lock();
+        if !bounds.iter().any(|known| known == why) {
+            bounds.push(why.to_owned());
+        }
+    }
+
+    /// The device whose meter counts the host's memory that this one uses: pinned memory of a GPU, which
+    /// holds streamed matrices and what is on its way, counts on [`Device::cpu`].
+    pub fn host(&self) -> Device {
+        self.0.host.clone().unwrap_or_else(|| self.clone())
     }
 
     /// Peaks start again from what is live now, and the ended scopes are forgotten.
@@ -336,28 +516,44 @@ impl Device {
     }
 
     /// The one door through which all of the device's memory goes.
-    pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<Storage> {
-        self.reserve(bytes, purpose, || self.0.backend.allocate(bytes))
-    }
-
-    /// Memory of the host for the device's own reading, which its meter does not count.
-    pub(crate) fn allocate_host(&self, bytes: usize) -> Result<Storage> {
-        self.reserve(0, Purpose::Other, || self.0.backend.allocate_host(bytes))
-    }
-
-    /// [`Device::allocate`] for elements that the host holds already.
-    pub(crate) fn adopt<T: Element>(&self, data: Vec<T>, purpose: Purpose) -> Result<Storage> {
-        let bytes = std::mem::size_of_val(&data[..]);
-        self.reserve(bytes, purpose, || self.0.backend.adopt(T::DTYPE, Box::new(data)))
-    }
-
-    fn reserve(
+    pub(crate) fn allocate(
         &self,
         bytes: usize,
         purpose: Purpose,
+        taker: Taker<'_>,
+    ) -> Result<Storage> {
+        let reservation = self.0.meter.reserve(bytes as u64, purpose, taker)?;
+        self.fill(reservation, || self.0.backend.allocate(bytes))
+    }
+
+    /// Memory of the host for the device's own reading, which the host's meter counts.
+    pub(crate) fn allocate_host(
+        &self,
+        bytes: usize,
+        purpose: Purpose,
+        taker: Taker<'_>,
+    ) -> Result<Storage> {
+        let reservation = self.host().0.meter.reserve(bytes as u64, purpose, taker)?;
+        self.fill(reservation, || self.0.backend.allocate_host(bytes))
+    }
+
+    /// [`Device::allocate`] for elements that the host holds already.
+    pub(crate) fn adopt<T: Element>(
+        &self,
+        data: Vec<T>,
+        purpose: Purpose,
+        taker: Taker<'_>,
+    ) -> Result<Storage> {
+        let bytes = std::mem::size_of_val(&data[..]);
+        let reservation = self.0.meter.reserve(bytes as u64, purpose, taker)?;
+        self.fill(reservation, || self.0.backend.adopt(T::DTYPE, Box::new(data)))
+    }
+
+    fn fill(
+        &self,
+        reservation: Reservation,
         make: impl FnOnce() -> Result<Box<dyn Buffer>>,
     ) -> Result<Storage> {
-        let reservation = self.0.meter.reserve(bytes as u64, purpose)?;
         let buffer = make().map_err(|error| match error {
             Error::OutOfMemory { requested, .. } => {
                 Error::OutOfMemory { device: self.0.name.clone(), requested }
@@ -376,7 +572,7 @@ impl Device {
 fn open_cuda(name: String, ordinal: usize, options: &CudaOptions) -> Result<Device> {
     let meter = Meter::new(name.clone());
     let backend = cuda::Cuda::new(ordinal, options, &meter)?;
-    Ok(Device::with_meter(meter, name, backend))
+    Ok(Device::with_host(meter, name, backend, Some(Device::cpu())))
 }
 
 #[cfg(feature = "cuda")]

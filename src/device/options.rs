@@ -50,7 +50,7 @@ pub enum Ranking {
     Measured,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) cap: Option<u64>,
     pub(super) ranking: Ranking,

@@ -1,11 +1,14 @@
 //! What memory is for. New tensors take the purpose that is current on their thread.
 
+use super::bytes::format_bytes;
 use crate::context;
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
 /// What a piece of memory is for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Purpose {
     /// Trainable tensors.
     Parameter,
@@ -71,7 +74,25 @@ pub struct ByPurpose([u64; 7]);
 impl ByPurpose {
     /// Bytes of all purposes together.
     pub fn total(&self) -> u64 {
-        self.0.iter().sum()
+        self.0.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+    }
+
+    /// The purposes that have bytes, the largest first, for messages.
+    pub(crate) fn listed(&self) -> String {
+        let mut held: Vec<Purpose> =
+            Purpose::ALL.into_iter().filter(|&purpose| self[purpose] > 0).collect();
+        held.sort_by_key(|&purpose| std::cmp::Reverse(self[purpose]));
+        let parts: Vec<String> =
+            held.into_iter().map(|p| format!("{p} {}", format_bytes(self[p]))).collect();
+        if parts.is_empty() { "nothing".into() } else { parts.join(", ") }
+    }
+}
+
+/// As a map from the purposes' names.
+#[cfg(feature = "serde")]
+impl serde::Serialize for ByPurpose {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(Purpose::ALL.iter().map(|&purpose| (purpose, self[purpose])))
     }
 }
 

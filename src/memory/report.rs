@@ -1,12 +1,12 @@
-//! The report: what the meter saw, and how it prints.
+//! The report: what the meter saw.
 
-use super::bytes::format_bytes;
-use super::purpose::{ByPurpose, Purpose};
+use super::purpose::ByPurpose;
+use super::recorded::Recorded;
 use super::scope::ScopeReport;
-use std::fmt;
 
 /// What one device's meter saw since it was made, or since
-/// [`Device::reset_peak`](crate::Device::reset_peak). All figures are bytes.
+/// [`Device::reset_peak`](crate::Device::reset_peak). All figures are bytes. Prints as tables of at most
+/// 100 columns; with the feature `serde` it serialises, to JSON for example.
 ///
 /// ```
 /// use capgrad::{DType, Device, Tensor};
@@ -18,14 +18,19 @@ use std::fmt;
 /// println!("{report}");
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Report {
     /// The device's name.
     pub device: String,
+    /// Whether it is of a dry run: nothing was computed, and values that were read back were NaN.
+    pub dry: bool,
+    /// Why figures of a dry run are bounds, or may differ; empty where they are exact.
+    pub bounds: Vec<String>,
     /// The workspace cap in force when the report was made; `None` is no cap.
     pub workspace_cap: Option<u64>,
-    /// The memory limit; `None` is no limit.
+    /// The memory limit, the tightest in force; `None` is no limit.
     pub limit: Option<u64>,
     /// Live bytes by purpose.
     pub live: ByPurpose,
@@ -41,6 +46,8 @@ pub struct Report {
     pub driver: Option<DriverMemory>,
     /// The scopes that have ended, in the order in which they did.
     pub scopes: Vec<ScopeReport>,
+    /// What was recorded, where [`Device::set_recording`](crate::Device::set_recording) asked for it.
+    pub recorded: Option<Recorded>,
 }
 
 /// A GPU driver's own figures, beside the meter's. All are bytes.
@@ -49,6 +56,7 @@ pub struct Report {
 /// *reserved* is what it holds of the GPU, freed blocks that it keeps included, until
 /// [`Device::trim`](crate::Device::trim). The context, kernels and libraries' code are in neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DriverMemory {
     /// Handed out by the device's pool now.
@@ -63,62 +71,4 @@ pub struct DriverMemory {
     pub free: u64,
     /// Memory of the GPU.
     pub total: u64,
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or_none = |bytes: Option<u64>| bytes.map_or("none".to_owned(), format_bytes);
-        writeln!(
-            f,
-            "{}: peak {}, live {}, workspace cap {}, limit {}",
-            self.device,
-            format_bytes(self.peak),
-            format_bytes(self.live.total()),
-            or_none(self.workspace_cap),
-            or_none(self.limit),
-        )?;
-        writeln!(f, "{:<12} {:>16} {:>16} {:>16}", "purpose", "live", "at the peak", "own peak")?;
-        for purpose in Purpose::ALL.into_iter().filter(|&purpose| self.peaks[purpose] > 0) {
-            writeln!(
-                f,
-                "{:<12} {:>16} {:>16} {:>16}",
-                purpose.name(),
-                format_bytes(self.live[purpose]),
-                format_bytes(self.at_peak[purpose]),
-                format_bytes(self.peaks[purpose]),
-            )?;
-        }
-        if let Some(driver) = &self.driver {
-            writeln!(
-                f,
-                "driver: pool used {} (peak {}), reserved {} (peak {}), GPU free {} of {}",
-                format_bytes(driver.pool_used),
-                format_bytes(driver.pool_used_peak),
-                format_bytes(driver.pool_reserved),
-                format_bytes(driver.pool_reserved_peak),
-                format_bytes(driver.free),
-                format_bytes(driver.total),
-            )?;
-        }
-        if self.scopes.is_empty() {
-            return Ok(());
-        }
-        writeln!(
-            f,
-            "{:<32} {:>14} {:>14} {:>14} {:>14}",
-            "scope", "before", "peak", "of it workspace", "after"
-        )?;
-        for scope in &self.scopes {
-            writeln!(
-                f,
-                "{:<32} {:>14} {:>14} {:>15} {:>14}",
-                scope.path,
-                format_bytes(scope.live_before),
-                format_bytes(scope.peak),
-                format_bytes(scope.at_peak[Purpose::Workspace]),
-                format_bytes(scope.live_after),
-            )?;
-        }
-        Ok(())
-    }
 }

@@ -58,6 +58,7 @@ impl Drop for Scope {
 
 /// What one scope has seen, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ScopeReport {
     /// Names from the outermost scope inwards, joined by `/`.
     pub path: String,
@@ -69,6 +70,13 @@ pub struct ScopeReport {
     pub peak: u64,
     /// What was live at that moment.
     pub at_peak: ByPurpose,
+}
+
+impl ScopeReport {
+    /// What is live at its end beyond what was live when it began.
+    pub fn change(&self) -> i64 {
+        self.live_after as i64 - self.live_before as i64
+    }
 }
 
 /// Ended scopes that are kept; older ones are forgotten, so that a long run does not grow.
@@ -87,17 +95,28 @@ impl ScopeState {
         // and each must find only its own.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let parent = context::with(|context| {
-            context.scopes.iter().rev().find_map(|id| self.open.iter().find(|(open, _)| open == id))
-        });
-        let path = match parent {
-            Some((_, parent)) => format!("{}/{name}", parent.path),
+        let path = match self.innermost() {
+            Some(parent) => format!("{parent}/{name}"),
             None => name.to_owned(),
         };
         let report =
             ScopeReport { path, live_before: total, live_after: total, peak: total, at_peak: live };
         self.open.push((id, report));
         id
+    }
+
+    /// The path of this thread's innermost open scope.
+    pub(super) fn innermost(&self) -> Option<&str> {
+        context::with(|context| context.scopes.iter().rev().find_map(|&id| self.path(id)))
+    }
+
+    pub(super) fn open_paths(&self) -> impl Iterator<Item = &str> {
+        self.open.iter().map(|(_, scope)| scope.path.as_str())
+    }
+
+    pub(super) fn path(&self, id: u64) -> Option<&str> {
+        let (_, scope) = self.open.iter().find(|(open, _)| *open == id)?;
+        Some(&scope.path)
     }
 
     pub(super) fn note(&mut self, total: u64, live: &ByPurpose) {

@@ -3,7 +3,7 @@
 use crate::device::spec::Update;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::memory::{Purpose, PurposeGuard};
+use crate::memory::{Pass, PassGuard, Purpose, PurposeGuard};
 use crate::tape::{Gradients, Parameter};
 use crate::tensor::{Tensor, require_same};
 use std::fmt;
@@ -45,6 +45,7 @@ impl Parameters {
         states: usize,
         update: impl Fn(u64) -> Update,
     ) -> Result<()> {
+        let _pass = PassGuard::new(Pass::Optimiser);
         let mut ready = Vec::new();
         for (i, entry) in self.entries.iter().enumerate() {
             let Some(gradient) = gradients.parameter(&entry.parameter) else { continue };
@@ -61,7 +62,8 @@ impl Parameters {
             } else {
                 gradient.clone()
             };
-            let fresh = if entry.state.len() < states { zeros(tensor, states)? } else { vec![] };
+            let fresh =
+                if entry.state.len() < states { zeros(op, tensor, states)? } else { vec![] };
             ready.push((i, gradient, fresh));
         }
         for (i, gradient, fresh) in ready {
@@ -80,10 +82,10 @@ impl Parameters {
 }
 
 /// State in the type that sums are kept in: a half has too few digits for a running mean.
-fn zeros(like: &Tensor, count: usize) -> Result<Vec<Tensor>> {
+fn zeros(op: &'static str, like: &Tensor, count: usize) -> Result<Vec<Tensor>> {
     let _purpose = PurposeGuard::new(Purpose::Optimiser);
     let dtype = if like.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-    (0..count).map(|_| Tensor::zeros(like.shape(), dtype, like.device())).collect()
+    (0..count).map(|_| Tensor::filled(op, like.shape(), 0.0, dtype, like.device())).collect()
 }
 
 impl fmt::Debug for Parameters {

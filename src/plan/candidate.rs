@@ -1,6 +1,7 @@
 //! One algorithm for one operation on one shape, with the workspace it needs.
 
 use std::borrow::Cow;
+use std::fmt;
 
 /// One algorithm that a device offers for one operation on one shape.
 ///
@@ -22,4 +23,17 @@ pub struct Candidate {
     pub(crate) code: u32,
     /// The algorithm's own parameters (block sizes, chunk lengths).
     pub(crate) params: [usize; 4],
+}
+
+impl Candidate {
+    /// The name of one that stands for all, of an operation that a profile does not have.
+    pub(crate) const UNKNOWN: &'static str = "not in the profile";
+}
+
+/// The name, and how the problem is split.
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let comma = if self.split.is_empty() { "" } else { ", " };
+        f.pad(&format!("{}{comma}{}", self.name, self.split))
+    }
 }

@@ -5,7 +5,7 @@ use super::candidate::Candidate;
 use super::planner::{Plan, PlanKey, Stopwatch, weigh};
 use crate::device::{Device, Query, Ranking, Terms};
 use crate::error::{Error, Result};
-use crate::memory::Purpose;
+use crate::memory::{Purpose, Taker};
 use crate::tensor::{Storage, Tensor};
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,6 +49,7 @@ impl PlannedCall<'_> {
             }
             other => other?,
         };
+        device.meter().candidate_runs(self.op)?;
         self.run_candidate(plan.taken(), workspace.as_ref())
     }
 
@@ -62,9 +63,10 @@ impl PlannedCall<'_> {
         };
         // Timing runs a candidate again and again, which must not be added to a result every time.
         let adds = matches!(self.query, Query::Sparse(spec, _) if spec.accumulate);
-        let measure: Option<Stopwatch<'_>> = if adds { None } else { Some(&mut measure) };
+        let untimed = adds || device.is_dry();
+        let measure: Option<Stopwatch<'_>> = if untimed { None } else { Some(&mut measure) };
         let plan = plan(device, self.op, self.query, cap, measure)?;
-        let workspace = take_workspace(device, plan.taken())?;
+        let workspace = take_workspace(device, self.op, &self.query, plan.taken())?;
         Ok((plan, workspace))
     }
 
@@ -78,7 +80,8 @@ impl PlannedCall<'_> {
     /// whose first run took far longer than `best` and than any loading is not run again.
     fn time(&self, candidate: &Candidate, best: f64) -> Result<f64> {
         let device = self.out.device();
-        let workspace = take_workspace(device, candidate)?;
+        let workspace = take_workspace(device, self.op, &self.query, candidate)?;
+        device.meter().candidate_runs(self.op)?;
         let run = |times: u32| {
             let start = Instant::now();
             for _ in 0..times {
@@ -125,7 +128,7 @@ fn plan(
         return Ok(plan);
     }
     let terms = Terms { cap: cap.unwrap_or(u64::MAX), allow_tf32: key.allow_tf32 };
-    let candidates = device.backend().candidates(&query, terms);
+    let candidates = device.candidates(&query, terms);
     if candidates.is_empty() {
         let last = format!("{} has none; move the operands to a CPU device", device.name());
         return Err(Error::NoCandidate { op, last });
@@ -140,13 +143,29 @@ fn plan(
             })
         }
     });
+    if candidates.iter().any(|candidate| candidate.name == Candidate::UNKNOWN) {
+        device.note_bound(match cap {
+            Some(_) => "operations that are not in the profile are taken to need the whole cap",
+            None => {
+                "without a cap, operations that are not in the profile are taken to need nothing"
+            }
+        });
+    }
     let previewed = key.ranking == Ranking::Measured && timed.is_none();
+    if previewed && device.is_dry() {
+        device.note_bound("plans that are to be measured were predicted: they may differ");
+    }
     let measure = timed.as_mut().map(|timed| timed as Stopwatch<'_>);
     let plan = weigh(op, &key, device.name(), query.to_string(), candidates, measure)?;
     if keep && !previewed { Ok(device.planner().keep(key, plan)) } else { Ok(Arc::new(plan)) }
 }
 
-fn take_workspace(device: &Device, candidate: &Candidate) -> Result<Option<Storage>> {
+fn take_workspace(
+    device: &Device,
+    op: &'static str,
+    query: &Query,
+    candidate: &Candidate,
+) -> Result<Option<Storage>> {
     if candidate.workspace == 0 {
         return Ok(None);
     }
@@ -158,5 +177,7 @@ fn take_workspace(device: &Device, candidate: &Candidate) -> Result<Option<Stora
             device: device.name().into(),
             requested: candidate.workspace,
         })?;
-    device.allocate(bytes, Purpose::Workspace).map(Some)
+    let plan = || (query.to_string(), candidate.to_string());
+    let taker = Taker { op, plan: Some(&plan) };
+    device.allocate(bytes, Purpose::Workspace, taker).map(Some)
 }

@@ -131,6 +131,14 @@ impl Planner {
         self.plans.lock().values().cloned().collect()
     }
 
+    /// Takes over what another planner has measured.
+    pub(crate) fn adopt_measured(&self, other: &Planner) {
+        let measured = |key: &PlanKey| key.ranking == Ranking::Measured;
+        let other = other.plans.lock();
+        let found = other.iter().filter(|(key, _)| measured(key));
+        self.plans.lock().extend(found.map(|(key, plan)| (*key, plan.clone())));
+    }
+
     pub(crate) fn forget(&self) {
         self.plans.lock().clear();
     }

@@ -16,16 +16,11 @@ impl fmt::Display for Plan {
         writeln!(f, "  {:<44} {:>16} {:>12}  verdict", "algorithm", "workspace bytes", times)?;
         for weighed in &self.weighed {
             let candidate = &weighed.candidate;
-            let name = if candidate.split.is_empty() {
-                candidate.name.to_string()
-            } else {
-                format!("{}, {}", candidate.name, candidate.split)
-            };
             let seconds = weighed.measured.unwrap_or(candidate.seconds);
             let predicted = self.ranking == Ranking::Measured && weighed.measured.is_none();
             writeln!(
                 f,
-                "  {name:<44} {:>16} {:>11.3}{}  {}",
+                "  {candidate:<44} {:>16} {:>11.3}{}  {}",
                 candidate.workspace,
                 seconds * 1e3,
                 if predicted { "?" } else { " " },

@@ -2,6 +2,7 @@
 //! predicted times of its products.
 
 use super::stored::Stored;
+use super::tiled::strip_on;
 use crate::device::spec::{DenseLayout, Form, SparseProduct, SparseSpec, StoredSpec};
 use crate::device::{Device, Query, Terms};
 use crate::memory::format_bytes;
@@ -96,7 +97,8 @@ impl SparseLayout {
     ) -> SparseLayout {
         let forms = Forms { stored, device, width: options.width };
         let mean = |filled: usize| stored.nnz / filled.max(1);
-        let strip = device.backend().strip(stored.dtype(), stored.cols, mean(stored.spec.filled));
+        let mean = mean(stored.spec.filled);
+        let strip = strip_on(device, stored.dtype(), stored.cols, mean);
         let streams = device.backend().streams();
         let mut kinds = vec![Form::Csr];
         kinds.extend(strip.map(|strip| Form::Tiled { strip }));
@@ -178,7 +180,7 @@ impl Forms<'_> {
         let query = Query::Sparse(SparseSpec { stored, ..spec }, self.stored.dtype());
         let cap = self.device.workspace_cap().unwrap_or(u64::MAX);
         let terms = Terms { cap, allow_tf32: self.device.allow_tf32() };
-        let candidates = self.device.backend().candidates(&query, terms);
+        let candidates = self.device.candidates(&query, terms);
         let deterministic = self.device.deterministic();
         let fits = candidates.iter().filter(|candidate| {
             candidate.workspace <= cap && (candidate.deterministic || !deterministic)
@@ -192,7 +194,7 @@ impl Forms<'_> {
         let copy = match form {
             Form::Tiled { .. } => {
                 let mean = stored.nnz / stored.cols.min(stored.nnz).max(1);
-                let strip = self.device.backend().strip(stored.dtype(), stored.rows, mean);
+                let strip = strip_on(self.device, stored.dtype(), stored.rows, mean);
                 strip.map_or(Form::Csr, |strip| Form::Tiled { strip })
             }
             other => other,

@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::device::spec::{DenseLayout, SparseProduct, SparseSpec};
 use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
-use crate::memory::Purpose;
+use crate::memory::{Purpose, Taker};
 use crate::tensor::{Tensor, require_float};
 use std::borrow::Cow;
 use std::fmt;
@@ -152,10 +152,78 @@ impl SparseMatrix {
             return Err(Error::shape("from_dense", &[dense.shape()], "expected a matrix"));
         };
         require_float("from_dense", dense.dtype())?;
+        let device = dense.device();
+        if device.is_dry() {
+            device.note_bound("no element of a dense matrix is known to be 0");
+            let nnz = dense.elements();
+            let outline = SparseMatrix::outline(rows, cols, nnz, dense.dtype(), device)?;
+            return outline.to(device);
+        }
         let stored = by_dtype!(dense.dtype(), T => {
             Stored::from_arrays(rows, cols, assemble::from_dense(rows, cols, &dense.to_vec::<T>()?)?)?
         });
-        SparseMatrix::new(stored).to(dense.device())
+        SparseMatrix::new(stored).to(device)
+    }
+
+    /// The sizes of a matrix without its entries, for a dry run: on the host's part of a dry device, from
+    /// where it moves as a real one does. `device` is dry. In compressed rows its bytes are exact; in the
+    /// tiled form they depend on the entries, so that they are a bound, which the report says; and a form
+    /// that is chosen by predicted times is chosen for entries anywhere.
+    ///
+    /// ```
+    /// use capgrad::{DType, Device, SparseMatrix};
+    /// # fn main() -> capgrad::Result<()> {
+    /// let dry = Device::cpu().dry();
+    /// let a = SparseMatrix::outline(268_800, 268_800, 295_680_000, DType::F32, &dry)?.to(&dry)?;
+    /// assert_eq!(a.bytes(), 8 * 295_680_000 + 4 * 268_801);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where the device is not dry, and for more columns or entries than a matrix can
+    /// have; [`Error::DType`] for integers; [`Error::MemoryLimit`].
+    pub fn outline(
+        rows: usize,
+        cols: usize,
+        nnz: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<SparseMatrix> {
+        let refused = |argument, value: String, reason| {
+            Err(Error::argument("outline", argument, value, reason))
+        };
+        require_float("outline", dtype)?;
+        require_dry("outline", device)?;
+        if rows.max(cols) > i32::MAX as usize {
+            return refused("rows, cols", format!("{rows}×{cols}"), "a side is at most 2³¹ - 1");
+        }
+        if nnz as u128 > rows as u128 * cols as u128 {
+            return refused("nnz", nnz.to_string(), "more than the matrix has places");
+        }
+        Ok(SparseMatrix::new(Stored::outline(rows, cols, nnz, dtype, &device.host())?))
+    }
+
+    /// The sizes of this matrix without its entries, for a dry run, with what plans depend on: moved to the
+    /// dry device `device` its bytes are exact in every form. The entries are gone through once.
+    ///
+    /// ```
+    /// use capgrad::{Device, SparseMatrix};
+    /// # fn main() -> capgrad::Result<()> {
+    /// let a = SparseMatrix::from_coo(2, 2, &[0, 1], &[1, 0], &[2.0f32, 3.0])?;
+    /// let dry = Device::cpu().dry();
+    /// assert_eq!(a.outlined(&dry)?.to(&dry)?.bytes(), a.bytes());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where the device is not dry; [`Error::MemoryLimit`].
+    pub fn outlined(&self, device: &Device) -> Result<SparseMatrix> {
+        require_dry("outlined", device)?;
+        let mut outlined = SparseMatrix::new(self.shared.stored.outline_of(device)?);
+        if self.is_symmetric() {
+            outlined = outlined.symmetric()?;
+        }
+        Ok(if self.transposed { outlined.transpose() } else { outlined })
     }
 
     /// The matrix written out, `[rows, cols]`, on its device.
@@ -166,7 +234,7 @@ impl SparseMatrix {
         let (rows, cols) = (self.shared.stored.rows, self.shared.stored.cols);
         let bytes = crate::Shape::from([rows, cols]).bytes(self.dtype(), "to_dense")?;
         // The limit and the system are asked before the host makes the array.
-        drop(self.device().allocate(bytes, Purpose::Other)?);
+        drop(self.device().allocate(bytes, Purpose::Other, Taker::of("to_dense"))?);
         let dense = by_dtype!(self.dtype(), T => {
             let dense = assemble::to_dense(cols, &self.shared.stored.to_arrays::<T>()?)?;
             Tensor::from_vec(dense, [rows, cols], self.device())?
@@ -206,6 +274,15 @@ impl SparseMatrix {
         let transpose = match (self.stored_transpose(), layout.transpose) {
             (_, None) => None,
             (Some(transpose), Some(form)) => Some(transpose.on(device, form)?),
+            (None, Some(form)) if stored.device().is_dry() => {
+                let (rows, cols) = (stored.cols, stored.rows);
+                let host = stored.device().host();
+                device.note_bound(
+                    "the rows of a stored transpose without entries are taken to be alike",
+                );
+                let transpose = Stored::outline(rows, cols, stored.nnz, stored.dtype(), &host)?;
+                Some(transpose.on(device, form)?)
+            }
             (None, Some(form)) => Some(by_dtype!(self.dtype(), T => {
                 let arrays = stored.to_arrays::<T>()?;
                 let transpose = assemble::transpose_csr(stored.cols, &arrays, false).csr;
@@ -252,10 +329,11 @@ impl SparseMatrix {
     pub fn symmetric(&self) -> Result<SparseMatrix> {
         let stored = &self.shared.stored;
         let equal = stored.rows == stored.cols
-            && by_dtype!(self.dtype(), T => {
-                let arrays = stored.to_arrays::<T>()?;
-                assemble::transpose_csr(stored.cols, &arrays, false).csr == arrays
-            });
+            && (stored.device().is_dry()
+                || by_dtype!(self.dtype(), T => {
+                    let arrays = stored.to_arrays::<T>()?;
+                    assemble::transpose_csr(stored.cols, &arrays, false).csr == arrays
+                }));
         if !equal {
             let value = format!("{}×{} matrix", self.rows(), self.cols());
             let reason = match stored.rows == stored.cols {
@@ -347,6 +425,14 @@ impl SparseMatrix {
         let transpose = self.stored_transpose().map(|stored| stored.spec);
         self.stored().product(product, layout, width, transpose)
     }
+}
+
+fn require_dry(op: &'static str, device: &Device) -> Result<()> {
+    if device.is_dry() {
+        return Ok(());
+    }
+    let reason = "only a dry device computes without entries; see `Device::dry`";
+    Err(Error::argument(op, "device", device, reason))
 }
 
 impl fmt::Debug for SparseMatrix {

@@ -28,6 +28,7 @@ macro_rules! by_dtype {
 pub(crate) mod assemble;
 mod layout;
 mod matrix;
+mod outline;
 mod stored;
 pub(crate) mod tiled;
 

@@ -23,12 +23,14 @@ pub(crate) struct Stored {
     pub(crate) cols: usize,
     pub(crate) nnz: usize,
     pub(crate) spec: StoredSpec,
+    /// Of a matrix without entries: a strip's columns, and how many entries the tiled form then has.
+    pub(super) padded: Option<(usize, usize)>,
     /// Offsets of the rows, in entries without padding.
-    row_offsets: Tensor,
+    pub(super) row_offsets: Tensor,
     /// Of the tiled form: where pieces begin, as `tiled::Pieces` marks them (u32 in an i32 tensor).
-    pieces: Option<Tensor>,
+    pub(super) pieces: Option<Tensor>,
     /// i32, or of the tiled form two 16-bit numbers in one i32.
-    columns: Tensor,
+    pub(super) columns: Tensor,
     /// Of the tiled form with its padding, in its order.
     pub(crate) values: Tensor,
 }
@@ -50,6 +52,7 @@ impl Stored {
             cols,
             nnz,
             spec,
+            padded: None,
             row_offsets: offsets_tensor(arrays.row_offsets, &device)?,
             pieces: None,
             columns: Tensor::from_vec(columns, [nnz], &device)?,
@@ -114,6 +117,9 @@ impl Stored {
         if self.device() == device && self.spec.form == form {
             return Ok(self.clone());
         }
+        if self.device().is_dry() {
+            return self.outlined(device, form);
+        }
         by_dtype!(self.dtype(), T => self.converted::<T>(device, form))
     }
 
@@ -171,7 +177,18 @@ impl Stored {
         })?;
         let spec = StoredSpec { form, ..self.spec };
         let (rows, cols, nnz) = (self.rows, self.cols, self.nnz);
-        Ok(Stored { rows, cols, nnz, spec, row_offsets, pieces: marks, columns, values })
+        let padded = None;
+        Ok(Stored { rows, cols, nnz, spec, padded, row_offsets, pieces: marks, columns, values })
+    }
+
+    /// Entries of the tiled form with strips of so many columns, padding included.
+    pub(crate) fn padded_entries(&self, strip: usize) -> Result<usize> {
+        let reader = Reader::new(self)?;
+        by_dtype!(self.dtype(), T => Ok(reader.pieces::<T>(strip)?.entries()))
+    }
+
+    pub(crate) fn offset_dtype(&self) -> DType {
+        self.row_offsets.dtype()
     }
 
     /// The matrix as arrays in host memory.
@@ -191,6 +208,9 @@ impl Stored {
     pub(crate) fn values_by_row(&self) -> Result<Tensor> {
         if self.spec.form == Form::Csr {
             return Ok(self.values.clone());
+        }
+        if self.device().is_dry() {
+            return Tensor::empty("values", [self.nnz], self.dtype(), self.device());
         }
         by_dtype!(self.dtype(), T => self.gathered::<T>())
     }

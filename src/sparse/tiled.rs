@@ -7,6 +7,7 @@
 //! column `strip`, which is one past the strip's last, and the value 0.
 
 use super::assemble::CsrArrays;
+use crate::device::Device;
 use crate::device::spec::Form;
 use crate::dtype::{DType, Float};
 use rayon::prelude::*;
@@ -17,6 +18,49 @@ pub(crate) const ALIGN: usize = 4;
 /// Bits of a piece's mark that say where it begins, in steps of [`ALIGN`] entries; the two above
 /// them say how many entries its end is padded with.
 const START_BITS: u32 = 30;
+
+/// Places beyond a strip in a block's shared memory: the first holds the zero that padding reads; where
+/// padding is added to, each lane has one.
+pub(crate) const BEYOND: usize = 32;
+/// Shared memory that a block takes beside its strip.
+pub(crate) const BESIDE: usize = 1 << 10;
+/// Bytes of shared memory that a strip should have, so that as many blocks fit a multiprocessor as its
+/// registers allow.
+const STRIP: usize = 112 << 10;
+/// The widest strip: its columns and the one past them are 16-bit numbers.
+const WIDEST: usize = u16::MAX as usize;
+/// Entries that a piece should at least have on average: shorter ones are mostly overhead.
+const PIECE: usize = 32;
+
+/// Columns of a strip for a matrix of so many columns whose rows have `mean` entries, on a device with
+/// `shared` bytes of shared memory a block; strips are all alike. `None` where there are no columns, or no
+/// room for any.
+pub(crate) fn strip_width(shared: usize, dtype: DType, cols: usize, mean: usize) -> Option<usize> {
+    let sum_size = dtype.size().max(4);
+    let even = |strips_at_once: usize| {
+        let room = (shared / strips_at_once).checked_sub(BESIDE)? / sum_size;
+        let widest = room.checked_sub(BEYOND)?.min(WIDEST) & !3;
+        if widest == 0 || cols == 0 {
+            return None;
+        }
+        let even = cols.div_ceil(cols.div_ceil(widest)).next_multiple_of(4);
+        Some(even.min(widest))
+    };
+    // As many at once as is best, or fewer and wider ones for short rows.
+    let mut at_once = ((shared + STRIP / 2) / STRIP).max(1);
+    while at_once > 1 {
+        match even(at_once) {
+            Some(strip) if mean / strips(cols, strip) >= PIECE => return Some(strip),
+            _ => at_once /= 2,
+        }
+    }
+    even(1)
+}
+
+/// [`strip_width`] on a device; `None` where it has no tiled form.
+pub(crate) fn strip_on(device: &Device, dtype: DType, cols: usize, mean: usize) -> Option<usize> {
+    strip_width(device.backend().shared_per_block()?, dtype, cols, mean)
+}
 
 /// Where all pieces of a matrix begin and how many entries each has.
 #[derive(Clone, Debug, PartialEq, Eq)]

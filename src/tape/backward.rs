@@ -6,7 +6,7 @@ use super::node::{Node, Origin, TapeInner};
 use super::var::Var;
 use crate::device::spec::Binary;
 use crate::error::{Error, Result};
-use crate::memory::{Purpose, PurposeGuard};
+use crate::memory::{Pass, PassGuard, Purpose, PurposeGuard};
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 /// What is allocated during a backward pass is a gradient, unless a rule says otherwise.
-pub(super) fn gradient_purpose() -> PurposeGuard {
-    PurposeGuard::new(Purpose::Gradient)
+pub(super) fn guards() -> (PurposeGuard, PassGuard) {
+    (PurposeGuard::new(Purpose::Gradient), PassGuard::new(Pass::Backward))
 }
 
 /// A backward pass under way, as a gradient rule sees it.
@@ -83,14 +83,14 @@ impl Backward<'_> {
 fn add_pending(pending: &mut Pending, node: Arc<Node>, gradient: Tensor) -> Result<()> {
     let gradient = match pending.remove(&node.id) {
         None => gradient,
-        Some((_, sum)) => add(sum, gradient)?,
+        Some((_, sum)) => add(&sum, &gradient)?,
     };
     pending.insert(node.id, (node, gradient));
     Ok(())
 }
 
 /// The sum of two gradients, in place where one of them is nobody else's.
-pub(super) fn add(a: Tensor, b: Tensor) -> Result<Tensor> {
+pub(super) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let device = a.device().clone();
     if a.is_uniform() && b.is_uniform() {
         let (x, y) = (a.stored(), b.stored());
@@ -98,19 +98,18 @@ pub(super) fn add(a: Tensor, b: Tensor) -> Result<Tensor> {
         device.backend().binary(Binary::Add, &x, &y, &out)?;
         return Ok(Tensor::uniform(&out, a.shape().clone()));
     }
-    for (target, other) in [(&a, &b), (&b, &a)] {
+    for (target, other) in [(a, b), (b, a)] {
         if target.is_unshared() && !target.is_uniform() {
             device.backend().accumulate(target, other)?;
             return Ok(target.clone());
         }
     }
     let out = Tensor::result("add", a.shape(), a.dtype(), &device)?;
-    device.backend().binary(Binary::Add, &a, &b, &out)?;
+    device.backend().binary(Binary::Add, a, b, &out)?;
     Ok(out)
 }
 
 pub(super) fn run(root: Arc<Node>, gradient: Tensor, retain: bool) -> Result<Gradients> {
-    let _purpose = gradient_purpose();
     let mut gradients = Gradients::default();
     let mut pending = Pending::new();
     pending.insert(root.id, (root, gradient));

@@ -6,7 +6,7 @@ use super::no_grad::{NoGrad, Recording, recording};
 use super::node::{Rule, Saved, TapeInner};
 use super::var::Var;
 use crate::error::{Error, Result};
-use crate::memory::{Purpose, PurposeGuard};
+use crate::memory::{Pass, PassGuard, Purpose, PurposeGuard};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::sync::{Arc, Weak};
@@ -87,6 +87,7 @@ impl Rule for Checkpoint {
         let output = {
             let _recording = Recording::new();
             let _purpose = PurposeGuard::new(Purpose::Activation);
+            let _pass = PassGuard::new(Pass::Recompute);
             let draws = tape.set_draws(self.first_draw);
             let output = (self.segment)(&inputs);
             tape.set_draws(draws);

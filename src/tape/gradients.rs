@@ -5,7 +5,7 @@ use super::parameter::{Parameter, ParameterId};
 use super::var::Var;
 use crate::error::Result;
 use crate::tensor::Tensor;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The gradients of one backward pass, by variable and by parameter. Held only here: dropping this
@@ -22,8 +22,9 @@ use std::fmt;
 /// ```
 #[derive(Default)]
 pub struct Gradients {
-    values: HashMap<u64, Tensor>,
-    parameters: HashMap<ParameterId, Tensor>,
+    // In order, so that they are freed in the same order at every run.
+    values: BTreeMap<u64, Tensor>,
+    parameters: BTreeMap<ParameterId, Tensor>,
 }
 
 impl fmt::Debug for Gradients {
@@ -59,11 +60,11 @@ impl Gradients {
     /// in pieces.
     ///
     /// # Errors
-    /// Those of the additions; gradients already added stay added.
+    /// Those of the additions; gradients already added stay added, the others are as they were.
     pub fn add(&mut self, other: Gradients) -> Result<()> {
         for (id, gradient) in other.values {
-            let sum = match self.values.remove(&id) {
-                Some(own) => add(own, gradient)?,
+            let sum = match self.values.get(&id) {
+                Some(own) => add(own, &gradient)?,
                 None => gradient,
             };
             self.values.insert(id, sum);
@@ -87,8 +88,8 @@ impl Gradients {
     }
 
     pub(super) fn add_parameter(&mut self, id: ParameterId, gradient: Tensor) -> Result<()> {
-        let sum = match self.parameters.remove(&id) {
-            Some(own) => add(own, gradient)?,
+        let sum = match self.parameters.get(&id) {
+            Some(own) => add(own, &gradient)?,
             None => gradient,
         };
         self.parameters.insert(id, sum);

@@ -132,11 +132,12 @@ impl Var {
             let reason = "expected one number; take `mean` or `sum`, or use `backward_with`";
             return Err(Error::shape("backward", &[self.shape()], reason));
         }
-        let _purpose = backward::gradient_purpose();
-        Tensor::ones(self.shape(), self.dtype(), self.device())
+        let _guards = backward::guards();
+        Tensor::filled("backward", self.shape(), 1.0, self.dtype(), self.device())
     }
 
     fn run_backward(self, gradient: Tensor, retain: bool) -> Result<Gradients> {
+        let _guards = backward::guards();
         require_same("backward", &self.tensor, &gradient)?;
         let Var { tensor, node, tape } = self;
         // The value itself is not needed, so it is let go before anything is allocated.

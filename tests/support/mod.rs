@@ -8,6 +8,7 @@ pub mod conv;
 pub mod generate;
 pub mod ops;
 pub mod sparse;
+pub mod workloads;
 
 use capgrad::{CpuOptions, CudaOptions, DType, Device, Element, Purpose, Shape, Tensor, bf16, f16};
 use std::fmt::Display;

@@ -99,6 +99,13 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn free_memory(&self) -> Option<u64> {
+        let mut system = sysinfo::System::new();
+        system.refresh_memory();
+        let limit = system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory);
+        Some(system.available_memory().min(limit)).filter(|&free| free > 0)
+    }
+
     /// Operations are over when they return.
     fn synchronize(&self) -> Result<()> {
         Ok(())

@@ -8,9 +8,9 @@
 use super::error::Check;
 use super::gpu::Gpu;
 use super::pinned::pinned;
-use crate::device::Buffer;
+use crate::device::{Buffer, Device};
 use crate::error::{Error, Result};
-use crate::memory::DriverMemory;
+use crate::memory::{DriverMemory, Purpose, Reservation, Taker};
 use crate::tensor::{Storage, Tensor};
 use cudarc::driver::sys;
 use parking_lot::Mutex;
@@ -289,6 +289,7 @@ const HALF: usize = 4 << 20;
 struct Staging {
     start: NonNull<u8>,
     events: [sys::CUevent; 2],
+    _counted: Reservation,
 }
 
 // SAFETY: the memory is owned, and events may be used from any thread.
@@ -304,12 +305,16 @@ impl Staging {
     }
 
     fn new() -> Result<Staging> {
+        let host = Device::cpu();
+        let bytes = 2 * HALF as u64;
+        let counted = host.meter().reserve(bytes, Purpose::Other, Taker::of("staging"))?;
         let mut start = std::ptr::null_mut();
         // SAFETY: a valid place for the result.
         unsafe { sys::cuMemHostAlloc(&mut start, 2 * HALF, 0) }.check("cuMemHostAlloc")?;
         let start =
             NonNull::new(start.cast()).ok_or_else(|| Error::driver("capgrad", "pinned memory"))?;
-        let mut staging = Staging { start, events: [std::ptr::null_mut(); 2] };
+        let events = [std::ptr::null_mut(); 2];
+        let mut staging = Staging { start, events, _counted: counted };
         for event in &mut staging.events {
             let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
             // SAFETY: a valid place for the result.

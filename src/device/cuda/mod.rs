@@ -40,7 +40,7 @@ use super::philox::Stream as RandomStream;
 use super::spec::*;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::memory::{DriverMemory, Meter, Purpose, Reservation};
+use crate::memory::{DriverMemory, Meter, Purpose, Reservation, Taker};
 use crate::plan::Candidate;
 use crate::tensor::{Storage, Tensor};
 use cublas::Cublas;
@@ -67,7 +67,7 @@ pub(super) struct Cuda {
     /// Made when a matrix is streamed for the first time.
     copies: Mutex<Option<Arc<Mutex<Copies>>>>,
     /// The scratch, and what the libraries took when they started.
-    _charged: [Reservation; 2],
+    charged: [Reservation; 2],
 }
 
 impl std::fmt::Debug for Cuda {
@@ -86,23 +86,15 @@ impl Cuda {
         let gpu = Gpu::open(ordinal)?;
         let stream = Stream::new(gpu.clone())?;
         let charged = [
-            meter.reserve(gpu.take_uncharged(), Purpose::Other)?,
-            meter.reserve(SCRATCH_BYTES as u64, Purpose::Other)?,
+            meter.reserve(gpu.take_uncharged(), Purpose::Other, Taker::of("libraries"))?,
+            meter.reserve(SCRATCH_BYTES as u64, Purpose::Other, Taker::of("scratch"))?,
         ];
         let scratch = stream.allocate(SCRATCH_BYTES)?;
         let &CudaOptions { poison, kernels_only, shared_per_block } = options;
         let most = stream.gpu.properties.shared_per_block;
         let shared_per_block = shared_per_block.map_or(most, |bytes| bytes.min(most));
         let copies = Mutex::default();
-        Ok(Cuda {
-            stream,
-            scratch,
-            poison,
-            kernels_only,
-            shared_per_block,
-            copies,
-            _charged: charged,
-        })
+        Ok(Cuda { stream, scratch, poison, kernels_only, shared_per_block, copies, charged })
     }
 
     fn gpu(&self) -> &Gpu {
@@ -185,8 +177,8 @@ impl Backend for Cuda {
         true
     }
 
-    fn strip(&self, dtype: DType, cols: usize, mean: usize) -> Option<usize> {
-        sparse::strip_width(self, dtype, cols, mean)
+    fn shared_per_block(&self) -> Option<usize> {
+        Some(self.shared_per_block)
     }
 
     fn write(&self, out: &Tensor, data: &[u8]) -> Result<()> {
@@ -220,6 +212,16 @@ impl Backend for Cuda {
 
     fn driver_memory(&self) -> Option<DriverMemory> {
         self.stream.figures().ok()
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        // What the pool keeps for the next request is free, too.
+        let figures = self.stream.figures().ok()?;
+        Some(figures.free + figures.pool_reserved.saturating_sub(figures.pool_used))
+    }
+
+    fn charged(&self) -> u64 {
+        self.charged.iter().map(Reservation::bytes).sum()
     }
 
     fn reset_driver_peaks(&self) {

@@ -2,7 +2,7 @@
 //! memory, in a workspace that is poisoned too.
 
 use crate::device::{ConvGeometry, ConvPass, Query, Terms};
-use crate::memory::Purpose;
+use crate::memory::{Purpose, Taker};
 use crate::plan::{Candidate, PlannedCall};
 use crate::{CudaOptions, DType, Device, Tensor};
 
@@ -140,7 +140,13 @@ impl Case {
                     continue;
                 }
                 let workspace = (candidate.workspace > 0).then(|| {
-                    device.allocate(candidate.workspace as usize, Purpose::Workspace).unwrap()
+                    device
+                        .allocate(
+                            candidate.workspace as usize,
+                            Purpose::Workspace,
+                            Taker::of("test"),
+                        )
+                        .unwrap()
                 });
                 let out = Tensor::empty("test", shape, self.dtype, device).unwrap();
                 let operands: Vec<&Tensor> = operands.iter().collect();

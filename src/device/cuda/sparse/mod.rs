@@ -30,8 +30,6 @@ use crate::tensor::{Storage, Tensor};
 use job::{Job, Problem};
 use matrix::Operands;
 
-pub(super) use strips::width as strip_width;
-
 pub(super) fn candidates(
     cuda: &Cuda,
     spec: &SparseSpec,

@@ -1,61 +1,21 @@
-//! How wide strips of columns are, and how the kernels that have one in shared memory share out the
-//! work: see `kernels/sparse_strips.cu`.
+//! How the kernels that have a strip of columns in shared memory share out the work: see `kernels/sparse_strips.cu`.
 
 use super::job::{Problem, sum_size};
 use crate::device::cuda::Cuda;
 use crate::device::cuda::launch::Grid;
 use crate::device::spec::Form;
-use crate::dtype::DType;
 use crate::sparse::tiled;
 
 /// Threads of a block of the kernels that have many warps for a strip.
 pub(super) const THREADS: usize = 512;
 /// Blocks of those that a multiprocessor has registers for.
 const BLOCKS: usize = 2;
-/// Shared memory that a block takes beside its strip.
-const BESIDE: usize = 1 << 10;
-/// Bytes of shared memory that a strip should have, so that as many blocks fit a multiprocessor as its
-/// registers allow.
-const STRIP: usize = 112 << 10;
-/// The widest strip: its columns and the one past them are 16-bit numbers.
-const WIDEST: usize = u16::MAX as usize;
-/// Entries that a piece should at least have on average: shorter ones are mostly overhead.
-const PIECE: usize = 32;
-
-/// Columns of a strip for a matrix of so many columns whose rows have `mean` entries; strips are all
-/// alike. `None` where there are no columns, or no room for any.
-pub(in crate::device::cuda) fn width(
-    cuda: &Cuda,
-    dtype: DType,
-    cols: usize,
-    mean: usize,
-) -> Option<usize> {
-    let all = cuda.shared_per_block();
-    let even = |strips_at_once: usize| {
-        let room = (all / strips_at_once).checked_sub(BESIDE)? / sum_size(dtype);
-        // One more holds the zero that padding reads.
-        let widest = room.checked_sub(1)?.min(WIDEST) & !3;
-        if widest == 0 || cols == 0 {
-            return None;
-        }
-        let even = cols.div_ceil(cols.div_ceil(widest)).next_multiple_of(4);
-        Some(even.min(widest))
-    };
-    // As many at once as is best, or fewer and wider ones for short rows.
-    let mut at_once = ((all + STRIP / 2) / STRIP).max(1);
-    while at_once > 1 {
-        match even(at_once) {
-            Some(strip) if mean / tiled::strips(cols, strip) >= PIECE => return Some(strip),
-            _ => at_once /= 2,
-        }
-    }
-    even(1)
-}
-
 /// Bytes of shared memory for a strip.
 pub(super) fn bytes(problem: &Problem) -> usize {
     match problem.stored.form {
-        Form::Tiled { strip } => ((strip + 1) * sum_size(problem.dtype)).next_multiple_of(16),
+        Form::Tiled { strip } => {
+            ((strip + tiled::BEYOND) * sum_size(problem.dtype)).next_multiple_of(16)
+        }
         _ => 0,
     }
 }
@@ -63,7 +23,7 @@ pub(super) fn bytes(problem: &Problem) -> usize {
 /// Blocks with a strip each that are at work at a time.
 pub(super) fn blocks_at_once(cuda: &Cuda, problem: &Problem, threads: usize) -> usize {
     let most = if threads == THREADS { BLOCKS } else { 32 };
-    let fit = (cuda.shared_per_block() + BESIDE) / (bytes(problem) + BESIDE);
+    let fit = (cuda.shared_per_block() + tiled::BESIDE) / (bytes(problem) + tiled::BESIDE);
     fit.clamp(1, most) * cuda.gpu().properties.multiprocessors
 }
 

@@ -5,9 +5,9 @@ use super::job::{Job, Method};
 use crate::device::philox::Stream;
 use crate::device::spec::{DenseLayout, Form, SparseProduct, SparseSpec, StoredSpec};
 use crate::device::{Query, Terms};
-use crate::memory::Purpose;
+use crate::memory::{Purpose, Taker};
 use crate::plan::Candidate;
-use crate::sparse::Stored;
+use crate::sparse::{Stored, tiled};
 use crate::{CudaOptions, DType, Device, Tensor};
 use std::collections::HashMap;
 
@@ -206,8 +206,9 @@ impl Case<'_> {
                     false => put(&vec![f64::NAN; before.len()]),
                 };
                 let bytes = candidate.workspace as usize;
-                let workspace =
-                    (bytes > 0).then(|| self.device.allocate(bytes, Purpose::Workspace).unwrap());
+                let workspace = (bytes > 0).then(|| {
+                    self.device.allocate(bytes, Purpose::Workspace, Taker::of("test")).unwrap()
+                });
                 let run = |out: &Tensor| {
                     let backend = self.device.backend();
                     backend.run(&query, candidate, &operands, out, workspace.as_ref()).unwrap();
@@ -251,8 +252,7 @@ fn each(
     widths: &[usize],
     seen: &mut HashMap<String, usize>,
 ) {
-    let backend = device.backend();
-    let strip = |cols| backend.strip(dtype, cols, 30).map(|strip| Form::Tiled { strip });
+    let strip = |cols| tiled::strip_on(device, dtype, cols, 30).map(|strip| Form::Tiled { strip });
     let forms = [
         Some((Form::Csr, Form::Csr)),
         strip(entries.cols).zip(strip(entries.rows)),
@@ -355,8 +355,8 @@ fn strips_fit_small_chips() {
         let mut seen = HashMap::new();
         let entries = Entries::new(70_001, &(0..300).map(|i| 30 + i % 7).collect::<Vec<_>>(), 9);
         for dtype in [DType::F32, DType::F64, DType::BF16] {
-            let strip = device.backend().strip(dtype, entries.cols, 30).unwrap();
-            assert!((strip + 1) * dtype.size().max(4) <= shared);
+            let strip = tiled::strip_on(&device, dtype, entries.cols, 30).unwrap();
+            assert!((strip + 32) * dtype.size().max(4) <= shared);
             each(&device, &entries, dtype, &[1, 3], &mut seen);
         }
         assert!(seen.keys().any(|kind| kind == "Strips tiled whole"));

@@ -386,7 +386,9 @@ impl Bench {
         let forward = self.time(forward)?;
         let both = self.time(step)?;
         let report = device.report();
+        let predicted = self.predict(held, width)?;
         let mut value = json!({
+            "predicted": predicted, "as_predicted": predicted == report.peak - others,
             "live": live - others, "peak_forward": peak_forward - others,
             "peak": report.peak - others, "over_live": report.peak - live,
             "workspace": report.peaks[Purpose::Workspace],
@@ -395,6 +397,28 @@ impl Bench {
         });
         extend(&mut value, json!(both));
         Ok(value)
+    }
+
+    /// The peak of the same two steps of a dry run, of this matrix and of the step.
+    fn predict(&self, held: &Held, width: usize) -> capgrad::Result<u64> {
+        let dry = self.device.dry();
+        let others = dry.live_bytes();
+        let outline = held.matrix.outlined(&dry)?;
+        let stored_transpose = match held.matrix.has_stored_transpose() {
+            true => StoredTranspose::Always,
+            false => StoredTranspose::Never,
+        };
+        let form = held.matrix.form();
+        let a = outline.to_with(&dry, SparseOptions { stored_transpose, form, width })?;
+        let x = Tensor::randn([width, a.cols()], a.dtype(), &dry)?;
+        let dy = Tensor::randn([width, a.rows()], a.dtype(), &dry)?;
+        dry.reset_peak();
+        for _ in 0..2 {
+            let tape = Tape::new();
+            let x = tape.variable(x.clone())?;
+            a.apply(&x)?.backward_with(dy.clone())?;
+        }
+        Ok(dry.report().peak - others)
     }
 
     // ---- Every candidate of every product.

@@ -55,6 +55,9 @@ struct Arguments {
     /// The layers that spike elsewhere instead.
     #[arg(long)]
     spike: bool,
+    /// What recording costs instead: the first of the rows, with and without it in turn.
+    #[arg(long)]
+    recording: bool,
     /// Prints every plan of a step after its line.
     #[arg(long)]
     plans: bool,
@@ -286,6 +289,9 @@ struct Measured {
     tensors: u64,
     /// `peak - base - tensors`: what the cap bounds.
     over_tensors: i64,
+    /// The peak that a dry run of two steps predicts, and whether it is this one.
+    predicted: u64,
+    as_predicted: bool,
     /// Most workspace at one moment.
     workspace: u64,
     within_cap: bool,
@@ -303,6 +309,17 @@ struct Case {
     gradient: Gradient,
 }
 
+/// The peak of two steps, without running them.
+fn predict(device: &Device, case: &Case) -> capgrad::Result<u64> {
+    let dry = device.dry();
+    let data = Data::new(&case.row, case.mode, case.gradient, &dry)?;
+    dry.reset_peak();
+    for _ in 0..2 {
+        data.step(&case.row.options())?;
+    }
+    Ok(dry.report().peak)
+}
+
 fn measure(arguments: &Arguments, case: &Case) -> capgrad::Result<Measured> {
     let device = &arguments.device;
     let options = case.row.options();
@@ -315,6 +332,7 @@ fn measure(arguments: &Arguments, case: &Case) -> capgrad::Result<Measured> {
     device.forget_plans();
     device.trim()?;
 
+    let predicted = predict(device, case)?;
     let data = Data::new(&case.row, case.mode, case.gradient, device)?;
     device.synchronize()?;
     device.reset_peak();
@@ -354,6 +372,8 @@ fn measure(arguments: &Arguments, case: &Case) -> capgrad::Result<Measured> {
         base,
         tensors,
         over_tensors,
+        predicted,
+        as_predicted: predicted == report.peak,
         workspace: report.peaks[Purpose::Workspace],
         within_cap: case.cap.0.is_none_or(|cap| over_tensors <= cap as i64),
         driver_peak: report.driver.map(|driver| driver.pool_used_peak),
@@ -400,6 +420,40 @@ impl Output {
             }
         }
         Ok(measured.ok())
+    }
+
+    /// What a recording adds to a step's time: steps with and without it in turn, and the median of the
+    /// ratios.
+    fn recording(&mut self, arguments: &Arguments, case: &Case) -> Result<(), Box<dyn Error>> {
+        let (device, options) = (&arguments.device, case.row.options());
+        let data = Data::new(&case.row, case.mode, case.gradient, device)?;
+        let steps = |count: usize, recording: bool| {
+            device.set_recording(recording);
+            device.reset_peak();
+            let start = Instant::now();
+            for _ in 0..count {
+                data.step(&options)?;
+            }
+            device.synchronize()?;
+            Ok::<f64, capgrad::Error>(start.elapsed().as_secs_f64() * 1e3 / count as f64)
+        };
+        steps(3, false)?;
+        let once = steps(3, false)?;
+        let count = (arguments.timing_ms / once).ceil().clamp(1.0, 2000.0) as usize;
+        let mut ratios = Vec::new();
+        let mut without = Vec::new();
+        for _ in 0..arguments.timings.max(1) * 3 {
+            let plain = steps(count, false)?;
+            ratios.push(steps(count, true)? / plain);
+            without.push(plain);
+        }
+        device.set_recording(false);
+        device.reset_peak();
+        self.lines.line(&json!({
+            "kind": "recording", "row": case.row.name(), "device": device.name(),
+            "ms": median(&mut without), "with_over_without": median(&mut ratios),
+        }))?;
+        Ok(())
     }
 
     /// Whether the peaks of a sweep are a straight line, and how far its times jump.
@@ -482,6 +536,13 @@ fn run(arguments: &Arguments) -> Result<usize, Box<dyn Error>> {
     };
     if rows.is_empty() {
         return Err(format!("no row is called {:?}; --list shows them", arguments.rows).into());
+    }
+    if arguments.recording {
+        for &row in &rows {
+            let case = Case { row, mode: Mode::F32, cap: mib(64), gradient: gradients[0] };
+            output.recording(arguments, &case)?;
+        }
+        return Ok(output.failures);
     }
     let caps = or(&arguments.caps, &[mib(0), mib(64), mib(512)]);
     for mode in modes {

@@ -364,7 +364,9 @@ fn the_largest_batch_is_found_runs_and_one_more_does_not() {
             println!("{} cap {cap} room {room}: {batch} in {:.1} ms", device.name(), seconds * 1e3);
             assert!(fit.report.as_ref().unwrap().peak <= held + room);
             assert_eq!(fit.refused.as_ref().unwrap().0, batch + 1);
+            device.reset_peak();
             step(&device, batch).unwrap();
+            assert_eq!(device.report().peak, fit.report.as_ref().unwrap().peak);
             let error = step(&device, batch + 1).unwrap_err();
             assert!(matches!(error, Error::MemoryLimit { .. }), "{error}");
             assert_eq!(device.live_bytes(), held);

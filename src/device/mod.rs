@@ -56,6 +56,8 @@ struct Inner {
     streams: AtomicU64,
     /// Whose memory the host's part is, where that is another device's.
     host: Option<Device>,
+    /// Of a dry device: only workspaces that could take it over so many bytes are planned.
+    planned_over: AtomicU64,
     /// Of a dry device: figures that are bounds.
     bounds: Mutex<Vec<String>>,
     #[cfg(feature = "serde")]
@@ -156,6 +158,7 @@ impl Device {
             seed: AtomicU64::new(0),
             streams: AtomicU64::new(0),
             host,
+            planned_over: AtomicU64::new(0),
             bounds: Mutex::default(),
             #[cfg(feature = "serde")]
             asked: Default::default(),
@@ -444,6 +447,19 @@ impl Device {
         twin.0.meter.set_limit(self.0.meter.limit());
         twin.0.planner.adopt_measured(&self.0.planner);
         twin
+    }
+
+    /// Only operations whose workspace could take this dry device over `bytes` are planned from now on.
+    fn plan_over(&self, bytes: u64) {
+        self.0.planned_over.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether an operation under this cap must be planned, though nothing is computed.
+    pub(crate) fn must_plan(&self, cap: Option<u64>) -> bool {
+        let over = self.0.planned_over.load(Ordering::Relaxed);
+        let meter = &self.0.meter;
+        let most = cap.unwrap_or(u64::MAX).min(meter.left().unwrap_or(u64::MAX));
+        over == 0 || meter.live().saturating_add(most) > over
     }
 
     /// Whether this is a dry twin, which computes nothing.

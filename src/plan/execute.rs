@@ -39,6 +39,9 @@ impl PlannedCall<'_> {
             return Ok(());
         }
         let cap = self.cap.or(device.workspace_cap());
+        if !device.must_plan(cap) {
+            return Ok(());
+        }
         let (plan, workspace) = match self.plan_and_reserve(cap) {
             Err(error @ Error::MemoryLimit { .. }) => {
                 let left = device.meter().left().unwrap_or(u64::MAX);

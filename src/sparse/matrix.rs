@@ -203,8 +203,9 @@ impl SparseMatrix {
         Ok(SparseMatrix::new(Stored::outline(rows, cols, nnz, dtype, &device.host())?))
     }
 
-    /// The sizes of this matrix without its entries, for a dry run, with what plans depend on: moved to the
-    /// dry device `device` its bytes are exact in every form. The entries are gone through once.
+    /// The sizes of this matrix (and of its stored transpose, if it has one) without the entries, for a dry
+    /// run, with what plans depend on: moved to the dry device `device` its bytes are exact in every form.
+    /// The entries are gone through once.
     ///
     /// ```
     /// use capgrad::{Device, SparseMatrix};
@@ -219,11 +220,15 @@ impl SparseMatrix {
     /// [`Error::Argument`] where the device is not dry; [`Error::MemoryLimit`].
     pub fn outlined(&self, device: &Device) -> Result<SparseMatrix> {
         require_dry("outlined", device)?;
-        let mut outlined = SparseMatrix::new(self.shared.stored.outline_of(device)?);
-        if self.is_symmetric() {
-            outlined = outlined.symmetric()?;
-        }
-        Ok(if self.transposed { outlined.transpose() } else { outlined })
+        let stored = self.shared.stored.outline_of(device)?;
+        let transpose = match self.stored_transpose() {
+            Some(transpose) => Some(transpose.outline_of(device)?),
+            None => None,
+        };
+        let changes = stored.values.changes();
+        let symmetric = self.is_symmetric();
+        let shared = Shared { stored, transpose, layout: None, symmetric, changes };
+        Ok(SparseMatrix { shared: Arc::new(shared), transposed: self.transposed })
     }
 
     /// The matrix written out, `[rows, cols]`, on its device.

@@ -183,6 +183,9 @@ impl Stored {
 
     /// Entries of the tiled form with strips of so many columns, padding included.
     pub(crate) fn padded_entries(&self, strip: usize) -> Result<usize> {
+        if self.spec.form == (Form::Tiled { strip }) {
+            return Ok(self.values.elements());
+        }
         let reader = Reader::new(self)?;
         by_dtype!(self.dtype(), T => Ok(reader.pieces::<T>(strip)?.entries()))
     }

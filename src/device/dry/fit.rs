@@ -1,4 +1,10 @@
 //! The largest batch that fits a memory limit, by dry runs.
+//!
+//! Whether a step fits does not depend on workspaces: an operation whose workspace does not fit what the limit
+//! leaves is planned again with that, there is always an algorithm without any, and it is given back before
+//! anything else is taken. So the search plans nothing, since to ask a library for a workspace can take a
+//! millisecond. The peak does depend on them: the run that is reported plans every operation whose workspace
+//! could be part of it.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -6,8 +12,8 @@ use crate::memory::{Purpose, Report, format_bytes};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Sizes below the one found that are tried as well: plans change with the batch, so that a smaller one
-/// can take more.
+/// Sizes below the one found that are tried as well: the form of a matrix, or what a step does, can change
+/// with the batch, so that a smaller one takes more.
 const LOOKED_AT: usize = 16;
 
 /// What a search found; from [`Device::max_batch`]. Prints as a few lines.
@@ -16,12 +22,13 @@ const LOOKED_AT: usize = 16;
 pub struct Fit {
     /// The largest batch that fits; `None` where the smallest one does not.
     pub largest: Option<usize>,
-    /// The dry run with that batch, recorded.
+    /// The dry run with that batch, recorded. Its peak is exact; workspaces that could not be part of it
+    /// were left out.
     pub report: Option<Report>,
     /// The next larger batch with the error that refused it; `None` where the whole range fits.
     pub refused: Option<(usize, Error)>,
-    /// Every batch that was tried with its peak in bytes, in the order in which they were; `None` where it
-    /// was refused.
+    /// Every batch that was tried with its peak in bytes without workspaces, in the order in which they
+    /// were; `None` where it was refused.
     pub tried: Vec<(usize, Option<u64>)>,
 }
 
@@ -41,6 +48,7 @@ impl<F: FnMut(&Device, usize) -> Result<()>> Search<'_, F> {
             return Ok(peak.is_some());
         }
         let dry = self.device.dry();
+        dry.plan_over(u64::MAX);
         match (self.step)(&dry, batch) {
             Ok(()) => {
                 self.tried.push((batch, Some(dry.report().peak)));
@@ -95,8 +103,8 @@ impl<F: FnMut(&Device, usize) -> Result<()>> Search<'_, F> {
 
 impl Device {
     /// The largest batch in `batches` with which `step` fits this device's memory limit, and the first
-    /// that does not, by dry runs: each size that is tried is really planned, since plans change with the
-    /// batch. Takes about 2·log₂ of the answer runs, and 16 more at sizes below it.
+    /// that does not, by dry runs of each size that is tried. Takes about 2·log₂ of the answer runs, and 16
+    /// more at sizes below it. The peak of the answer is exact.
     ///
     /// `step` is given a [dry twin](Device::dry) and a batch; it makes model and data there and runs
     /// whatever is to fit. Errors other than [`Error::MemoryLimit`] end the search.
@@ -138,7 +146,9 @@ impl Device {
         let largest = search.largest(first, last)?;
         let report = match largest {
             Some(batch) => {
+                let without = search.tried.iter().find(|&&(tried, _)| tried == batch);
                 let dry = self.dry();
+                dry.plan_over(without.and_then(|&(_, peak)| peak).unwrap_or(0));
                 dry.set_recording(true);
                 (search.step)(&dry, batch)?;
                 Some(dry.report())

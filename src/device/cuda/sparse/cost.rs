@@ -257,7 +257,7 @@ impl<'a> Cost<'a> {
         let blocks = (strips::row_parts(self.cuda, p, job.parts) * job.parts) as f64;
         let busy = (blocks / self.strips_at_once(strips::THREADS)).min(1.0);
         let work = self.matrix_bytes() * STRIP_BYTE + self.pieces() * PIECE_OF_STRIP;
-        let adds = p.is_half() && job.parts < p.strips();
+        let adds = p.is_half() && job.parts == 1 && p.strips() > 1;
         let work = if adds { work * HALVES_ADDED } else { work };
         // A long row is that of a few lanes.
         let longest = p.stored.longest as f64 / p.strips().max(1) as f64 * 1e-8;

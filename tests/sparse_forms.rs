@@ -208,6 +208,37 @@ fn a_form_that_a_device_does_not_have_is_compressed_rows() {
     assert_eq!(host.apply(&x.into()).unwrap().dims(), [1, 10]);
 }
 
+#[test]
+fn every_form_goes_to_other_dtypes_and_back() {
+    let entries = spread(60, 3000, 40, 5);
+    let host = build(&entries);
+    for device in devices() {
+        for &form in forms(&device) {
+            let a = in_form(&host, form, &device);
+            for dtype in DType::FLOATS {
+                let b = a.to_dtype(dtype).unwrap();
+                assert_eq!((b.dtype(), b.form(), b.device()), (dtype, form, &device));
+                // Sixteenths below 8 are exact in every dtype.
+                assert_eq!(values(&b.to_dense().unwrap()), values(&host.to_dense().unwrap()));
+                let x = tensor(&Numbers(2).sixteenths(2 * 3000), [2, 3000], dtype, &device);
+                let expected =
+                    transposed(&entries.times(&transposed(&values(&x), 2, 3000), 2), 60, 2);
+                assert_close(format!("{form:?}"), b.apply(&x.into()).unwrap().tensor(), &expected);
+                let back = b.transpose().to_dtype(DType::F32).unwrap();
+                assert_eq!((back.rows(), back.cols(), back.form()), (3000, 60, form));
+            }
+            let both = SparseOptions {
+                form,
+                stored_transpose: StoredTranspose::Always,
+                ..Default::default()
+            };
+            let both = a.to_with(&device, both).unwrap().to_dtype(DType::F64).unwrap();
+            assert!(both.has_stored_transpose());
+            assert!(a.to_dtype(DType::I32).is_err());
+        }
+    }
+}
+
 /// Sums of a million equal terms: in partial sums that grew much larger than the terms, these would lose
 /// their digits.
 #[test]

@@ -151,7 +151,7 @@ impl SparseMatrix {
     /// # Errors
     /// As [`SparseMatrix::matmul`], and [`Error::Shape`] for another number of values.
     pub fn matmul_values(&self, values: &Var, x: &Var) -> Result<Var> {
-        self.trainable_product("sparse matmul", DenseLayout::Columns, values, x)
+        self.trainable_product("sparse matmul_values", DenseLayout::Columns, values, x)
     }
 
     /// [`SparseMatrix::apply`] with `values [nnz]` in place of the stored ones, and with a gradient
@@ -160,10 +160,11 @@ impl SparseMatrix {
     /// # Errors
     /// As [`SparseMatrix::matmul_values`].
     pub fn apply_values(&self, values: &Var, x: &Var) -> Result<Var> {
-        self.trainable_product("sparse apply", DenseLayout::Rows, values, x)
+        self.trainable_product("sparse apply_values", DenseLayout::Rows, values, x)
     }
 
-    /// The plans of `apply` for `width` dense vectors and of its gradient, as they would run now.
+    /// The plans of [`SparseMatrix::apply`] for `width` dense vectors and of its gradient, as they would run
+    /// now.
     ///
     /// ```
     /// use capgrad::SparseMatrix;
@@ -178,12 +179,24 @@ impl SparseMatrix {
     /// # Errors
     /// [`Error::WorkspaceCap`].
     pub fn plan(&self, width: usize) -> Result<Vec<Arc<Plan>>> {
+        self.plans("sparse apply", DenseLayout::Rows, width)
+    }
+
+    /// The plans of [`SparseMatrix::matmul`] for `width` dense vectors and of its gradient.
+    ///
+    /// # Errors
+    /// As [`SparseMatrix::plan`].
+    pub fn plan_matmul(&self, width: usize) -> Result<Vec<Arc<Plan>>> {
+        self.plans("sparse matmul", DenseLayout::Columns, width)
+    }
+
+    fn plans(&self, op: &'static str, layout: DenseLayout, width: usize) -> Result<Vec<Arc<Plan>>> {
         [false, true]
             .into_iter()
             .map(|transposed| {
                 let product = product_of(self, transposed);
-                let spec = self.spec(product, DenseLayout::Rows, width);
-                preview(self.device(), "sparse apply", Query::Sparse(spec, self.dtype()), None)
+                let spec = self.spec(product, layout, width);
+                preview(self.device(), op, Query::Sparse(spec, self.dtype()), None)
             })
             .collect()
     }
@@ -208,7 +221,7 @@ impl SparseMatrix {
     ) -> Result<Var> {
         let expected = Shape::from([self.nnz()]);
         if values.tensor().shape() != &expected {
-            let reason = format!("the matrix has {} entries", self.nnz());
+            let reason = format!("`values` must have one for each of the {} entries", self.nnz());
             return Err(Error::shape(op, &[values.tensor().shape()], reason));
         }
         require_alike(op, &self.stored().values, values.tensor())?;

@@ -3,29 +3,37 @@
 use super::planner::{Plan, Verdict, Weighed};
 use crate::device::spec::{ConvGeometry, DenseLayout, SparseProduct};
 use crate::device::{Query, Ranking};
+use crate::memory::format_bytes;
 use std::fmt;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cap = self.cap.map_or("none".to_owned(), |cap| format!("{cap} bytes"));
+        let cap = self.cap.map_or("none".to_owned(), format_bytes);
         writeln!(f, "{} on {}, workspace cap {cap}", self.operation, self.device)?;
         let times = match self.ranking {
             Ranking::Predicted => "predicted ms",
             Ranking::Measured => "ms",
         };
-        writeln!(f, "  {:<44} {:>16} {:>12}  verdict", "algorithm", "workspace bytes", times)?;
+        let names = self.weighed.iter().map(|w| w.candidate.to_string().chars().count());
+        let width = names.max().unwrap_or(0).max(44);
+        writeln!(f, "  {:<width$} {:>16} {:>12}  verdict", "algorithm", "workspace bytes", times)?;
+        let mut any_predicted = false;
         for weighed in &self.weighed {
             let candidate = &weighed.candidate;
             let seconds = weighed.measured.unwrap_or(candidate.seconds);
             let predicted = self.ranking == Ranking::Measured && weighed.measured.is_none();
+            any_predicted |= predicted;
             writeln!(
                 f,
-                "  {candidate:<44} {:>16} {:>11.3}{}  {}",
+                "  {candidate:<width$} {:>16} {:>11.3}{}  {}",
                 candidate.workspace,
                 seconds * 1e3,
                 if predicted { "?" } else { " " },
                 self.reason(weighed),
             )?;
+        }
+        if any_predicted {
+            writeln!(f, "  ? predicted: it was not timed")?;
         }
         Ok(())
     }

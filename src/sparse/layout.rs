@@ -62,7 +62,9 @@ impl SparseForm {
 pub struct SparseOptions {
     /// Whether a transposed copy is kept.
     pub stored_transpose: StoredTranspose,
-    /// The number of dense vectors that products are expected to have.
+    /// The number of dense vectors that products are expected to have; 1 by default, as
+    /// [`SparseMatrix::to`](crate::SparseMatrix::to) takes it. Other numbers work, in a form that may not be
+    /// the fastest for them.
     pub width: usize,
     /// How the entries are kept.
     pub form: SparseForm,

@@ -2,10 +2,10 @@
 //! transpose where one was asked for.
 
 use super::assemble::{self, Built, EntryMap, Index, Offsets};
-use super::layout::{SparseForm, SparseLayout, SparseOptions};
+use super::layout::{SparseForm, SparseLayout, SparseOptions, StoredTranspose};
 use super::stored::Stored;
 use crate::device::Device;
-use crate::device::spec::{DenseLayout, SparseProduct, SparseSpec};
+use crate::device::spec::{DenseLayout, Form, SparseProduct, SparseSpec};
 use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
 use crate::memory::{Purpose, Taker};
@@ -301,6 +301,47 @@ impl SparseMatrix {
         Ok(SparseMatrix { shared: Arc::new(shared), transposed: self.transposed })
     }
 
+    /// The matrix with its values in another dtype (or the same matrix, if it has that already), on the same
+    /// device and in the same form; a stored transpose is made again. Compressed rows share their indices.
+    ///
+    /// ```
+    /// use capgrad::{DType, SparseMatrix};
+    /// # fn main() -> capgrad::Result<()> {
+    /// let a = SparseMatrix::from_coo(2, 2, &[0, 1], &[1, 0], &[2.0f64, 3.0])?;
+    /// assert_eq!(a.to_dtype(DType::F32)?.values()?.to_vec::<f32>()?, [2.0, 3.0]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::DType`] for integers; [`Error::MemoryLimit`], [`Error::OutOfMemory`].
+    pub fn to_dtype(&self, dtype: DType) -> Result<SparseMatrix> {
+        require_float("to_dtype", dtype)?;
+        if dtype == self.dtype() {
+            return Ok(self.clone());
+        }
+        let stored = &self.shared.stored;
+        // The tiled and the streamed form keep values in their own order and places.
+        let rows = match stored.spec.form {
+            Form::Csr => stored.clone(),
+            _ => stored.on(&self.device().host(), Form::Csr)?,
+        };
+        let cast = rows.in_dtype(dtype)?;
+        let changes = cast.values.changes();
+        let symmetric = self.is_symmetric();
+        let shared = Shared { stored: cast, transpose: None, layout: None, symmetric, changes };
+        let cast = SparseMatrix { shared: Arc::new(shared), transposed: self.transposed };
+        if stored.spec.form == Form::Csr && !self.has_stored_transpose() {
+            return Ok(cast);
+        }
+        let stored_transpose = match self.has_stored_transpose() {
+            true => StoredTranspose::Always,
+            false => StoredTranspose::Never,
+        };
+        let options =
+            SparseOptions { stored_transpose, form: self.form(), ..SparseOptions::default() };
+        cast.to_with(self.device(), options)
+    }
+
     /// How the entries are kept.
     pub fn form(&self) -> SparseForm {
         SparseForm::of(self.shared.stored.spec.form)
@@ -382,7 +423,8 @@ impl SparseMatrix {
         self.shared.stored.nnz
     }
 
-    /// Bytes of all that is kept: offsets, indices and values, and those of a stored transpose. They
+    /// Bytes of all that is kept: offsets, indices and values, and those of a stored transpose (also of one
+    /// that is no longer used, since the values were changed in place; `to_with` makes it anew). They
     /// are in the device's memory, or in the host's where the form is [`SparseForm::Streamed`].
     pub fn bytes(&self) -> usize {
         self.shared.stored.bytes() + self.shared.transpose.as_ref().map_or(0, Stored::bytes)

@@ -112,6 +112,12 @@ impl Stored {
         }
     }
 
+    /// Compressed rows with their values in another dtype; the indices are shared.
+    pub(crate) fn in_dtype(&self, dtype: DType) -> Result<Stored> {
+        let _purpose = PurposeGuard::new(Purpose::Sparse);
+        Ok(Stored { values: self.values.to_dtype(dtype)?, ..self.clone() })
+    }
+
     /// The same matrix on `device` in another form; what is there already is shared.
     pub(crate) fn on(&self, device: &Device, form: Form) -> Result<Stored> {
         if self.device() == device && self.spec.form == form {

@@ -84,11 +84,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let real = operators.as_ref().and_then(|(_, real)| real.as_ref());
         if let Some(batch) = fit.largest.filter(|_| arguments.check) {
             device.reset_peak();
+            let start = Instant::now();
             run(device, batch, real)?;
+            let seconds = start.elapsed().as_secs_f64();
             let peak = device.report().peak;
             let predicted = fit.report.map_or(0, |report| report.peak);
             println!(
-                "  checked: {batch} runs, peak {} ({} bytes, predicted {predicted})",
+                "  checked: {batch} runs, {seconds:.1} s, peak {} ({} bytes, predicted {predicted})",
                 format_bytes(peak),
                 peak
             );

@@ -63,7 +63,7 @@ pub enum Error {
         right: DType,
     },
     /// Two operands on different devices.
-    #[error("{op}: operands are on {left} and on {right}; move one with `to`")]
+    #[error("{op}: operands are on {left} and on {right}; {}", together(left, right))]
     DeviceMismatch {
         /// The operation that was asked for.
         op: &'static str,
@@ -299,10 +299,20 @@ impl Error {
     }
 }
 
+/// How operands of two devices come together.
+fn together(left: &str, right: &str) -> &'static str {
+    if left.starts_with("dry ") || right.starts_with("dry ") {
+        "make model, optimiser and data within the step, on the dry device that it is given"
+    } else {
+        "move one with `to`"
+    }
+}
+
 /// What would make room, by what was asked for and by what there is most of.
 fn advice(purpose: Purpose, alive: &ByPurpose) -> &'static str {
     let most = Purpose::ALL.into_iter().max_by_key(|&purpose| alive[purpose]);
     match (purpose, most) {
+        _ if alive.total() == 0 => "raise the limit, or use a smaller batch",
         (Purpose::Workspace, _) => "lower the workspace cap: an algorithm with less runs then",
         (Purpose::Sparse, _) => {
             "raise the limit, or move the matrix with `SparseForm::Streamed` or without \

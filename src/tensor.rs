@@ -239,7 +239,7 @@ impl Tensor {
             return Err(Error::DType { op: "to_vec", got, expected });
         }
         let dense = self.dense()?;
-        let mut data = vec![T::default(); dense.elements()];
+        let mut data = host_memory::<T>(dense.elements())?;
         self.device().backend().read(&dense, bytemuck::cast_slice_mut(&mut data))?;
         Ok(data)
     }
@@ -294,7 +294,8 @@ impl Tensor {
         Tensor { offset, shape: self.shape.with(0, length), ..self.clone() }
     }
 
-    /// A copy on another device (or the same tensor, if it is there already).
+    /// A copy on another device (or the same tensor, if it is there already). What comes from a [dry
+    /// device](Device::dry) is NaN, or 0 in integers.
     ///
     /// # Errors
     /// As [`Tensor::zeros`], on the other device.
@@ -304,7 +305,7 @@ impl Tensor {
         }
         let dense = self.stored();
         // Host memory holds the elements on their way; it is released before this returns.
-        let mut bytes = vec![0; dense.bytes()];
+        let mut bytes = host_memory::<u8>(dense.bytes())?;
         self.device().backend().read(&dense, &mut bytes)?;
         let mut out = Tensor::empty("to", dense.shape.clone(), self.dtype, device)?;
         device.backend().write(&out, &bytes)?;
@@ -404,7 +405,7 @@ impl Tensor {
                 return Ok(());
             }
             // Overlapping ranges of one storage: by way of the host.
-            let mut bytes = vec![0; source.bytes()];
+            let mut bytes = host_memory::<u8>(source.bytes())?;
             self.device().backend().read(source, &mut bytes)?;
             self.device().backend().write(self, &bytes)?;
         } else {
@@ -419,6 +420,17 @@ impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tensor({} {} on {})", self.dtype, self.shape, self.device())
     }
+}
+
+/// A vector of so many elements, where the system has the memory.
+fn host_memory<T: Clone + Default>(elements: usize) -> Result<Vec<T>> {
+    let mut data = Vec::new();
+    data.try_reserve_exact(elements).map_err(|_| Error::OutOfMemory {
+        device: "host".into(),
+        requested: (elements as u64).saturating_mul(size_of::<T>() as u64),
+    })?;
+    data.resize(elements, T::default());
+    Ok(data)
 }
 
 fn check_length<T: Element>(op: &'static str, shape: &Shape, data: &[T]) -> Result<()> {

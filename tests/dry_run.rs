@@ -238,6 +238,16 @@ fn a_dry_device_reads_nothing_and_says_so() {
         // An index that would be out of range is not known to be.
         let taken = Var::from(x.clone()).gather(0, &labels).unwrap();
         assert_eq!(taken.dims(), [1, 3]);
+        // More than any machine has is only a number, until it is read back.
+        let huge = Tensor::zeros([1 << 60], DType::F32, &dry).unwrap();
+        assert!(matches!(huge.to_vec::<f32>(), Err(Error::OutOfMemory { .. })));
+        let more: Vec<_> = (0..4).map(|_| Tensor::zeros([1 << 60], DType::F32, &dry)).collect();
+        assert!(matches!(more[3], Err(Error::MemoryLimit { limit: u64::MAX, .. })));
+        drop((huge, more));
+        // A model of another device: the step is to make its own.
+        let other = Tensor::ones([2, 3], DType::F32, &device).unwrap();
+        let said = Var::from(x.clone()).add(&other.into()).unwrap_err().to_string();
+        assert!(said.contains("within the step, on the dry device"), "{said}");
         let report = dry.report();
         assert!(report.dry && report.device == format!("dry {}", device.name()));
         assert!(report.driver.is_none());
@@ -373,11 +383,20 @@ fn the_largest_batch_is_found_runs_and_one_more_does_not() {
             let text = fit.to_string();
             assert!(text.contains(&format!("largest batch that fits is {batch}:")), "{text}");
         }
+        // What is live already counts.
+        device.set_memory_limit(Some(held + 90 * MIB)).unwrap();
+        let model = Tensor::zeros([5 << 20], DType::F32, &device).unwrap();
+        let less = device.max_batch(1..=1_000_000, step).unwrap().largest.unwrap();
+        step(&device, less).unwrap();
+        assert!(matches!(step(&device, less + 1), Err(Error::MemoryLimit { .. })));
+        drop(model);
         // A range that fits, one that does not, an empty one, an error, and no limit.
         let all = device.max_batch(1..=3, step).unwrap();
         assert!(all.largest == Some(3) && all.refused.is_none());
         let none = device.max_batch(1 << 30..=1 << 31, step).unwrap();
         assert!(none.largest.is_none() && none.report.is_none());
+        let most = device.max_batch(1..=usize::MAX, step).unwrap();
+        assert_eq!(most.refused.unwrap().0, most.largest.unwrap() + 1);
         assert!(matches!(
             device.max_batch(RangeInclusive::new(3, 2), step),
             Err(Error::Argument { .. })

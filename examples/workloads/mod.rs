@@ -50,11 +50,10 @@ impl Training {
         grid: Grid,
         batch: usize,
     ) -> capgrad::Result<Training> {
-        let options = SparseOptions {
-            stored_transpose: StoredTranspose::Never,
-            width: batch,
-            ..Default::default()
-        };
+        // In the form for one field: that for as many as fill the memory would leave the matrix on the
+        // host.
+        let options =
+            SparseOptions { stored_transpose: StoredTranspose::Never, ..Default::default() };
         let operator = operator.to_with(device, options)?;
         let model = Autoencoder::new(grid.channels, device)?;
         let adam = Adam::new(model.parameters(), AdamOptions::default())?;

@@ -388,7 +388,8 @@ impl Device {
     }
 
     /// Begins to record every piece of memory that is taken and given back, or ends that. What has been
-    /// recorded is in the [`Report`] (`recorded`) until another recording begins.
+    /// recorded is in the [`Report`] (`recorded`) until another recording begins, or until
+    /// [`Device::reset_peak`]. There is one recording a device: `true` does nothing where one is under way.
     ///
     /// ```
     /// use capgrad::{DType, Device, Tensor};
@@ -405,7 +406,8 @@ impl Device {
         self.0.meter.set_recording(on);
     }
 
-    /// Makes one request fail, for tests of what happens then; `None` takes an earlier fault back.
+    /// Makes one request fail, for tests of what happens then; `None` takes an earlier fault back. A count of
+    /// 0 never comes.
     pub fn inject_fault(&self, fault: Option<Fault>) {
         self.0.meter.inject(fault);
     }
@@ -417,7 +419,8 @@ impl Device {
     /// It has this device's settings, memory limit and measured plans as they are now, no tensors, and the
     /// bytes that this device holds for itself (libraries, scratch). Candidates and their workspaces are
     /// asked of this device. Settings of scopes on a thread are not taken over. Where a figure is a bound,
-    /// or may differ, [`Report::bounds`] says why.
+    /// or may differ, [`Report::bounds`] says why. Code that looks at values sees NaN and takes that branch;
+    /// steps of several threads at once peak as their order has it, which is another at every run.
     ///
     /// ```
     /// use capgrad::{Conv1d, DType, Device, Result, Tape, Tensor};
@@ -437,10 +440,12 @@ impl Device {
     /// ```
     pub fn dry(&self) -> Device {
         let source = self.0.backend.twin_of().unwrap_or_else(|| self.clone());
-        let name = format!("dry {}", source.name());
+        let name = format!("dry {}", source.name().trim_start_matches("dry "));
         let meter = Meter::new(name.clone());
-        let charged = meter.reserve(self.0.backend.charged(), Purpose::Other, Taker::of("device"));
-        let backend = dry::Dry::new(source, charged.ok());
+        let charged = Some(self.0.backend.charged()).filter(|&bytes| bytes > 0);
+        let charged = charged
+            .and_then(|bytes| meter.reserve(bytes, Purpose::Other, Taker::of("device")).ok());
+        let backend = dry::Dry::new(source, charged);
         let host = self.0.host.as_ref().map(Device::dry);
         let twin = Device::with_host(meter, name, backend, host);
         twin.0.settings.write().clone_from(&self.0.settings.read());

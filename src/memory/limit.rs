@@ -5,6 +5,7 @@ use super::meter::Meter;
 /// A memory limit that lasts until this is dropped; from
 /// [`Device::limit_scope`](crate::Device::limit_scope). It holds for every thread that uses the device,
 /// since memory does not belong to threads.
+#[must_use = "the limit ends when the guard is dropped"]
 pub struct LimitGuard {
     meter: Meter,
     number: u64,

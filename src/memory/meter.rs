@@ -80,8 +80,9 @@ impl Meter {
         if bytes > 0 {
             state.faults.allocation(&self.0.device, taker.op)?;
         }
-        let total = state.live_total.saturating_add(bytes);
-        if let Some(limit) = state.limit().filter(|&limit| total > limit && bytes > 0) {
+        let total = state.live_total.checked_add(bytes);
+        let limit = state.limit().unwrap_or(u64::MAX);
+        let Some(total) = total.filter(|&total| total <= limit || bytes == 0) else {
             return Err(Error::MemoryLimit {
                 device: self.0.device.clone(),
                 op: taker.op,
@@ -91,7 +92,7 @@ impl Meter {
                 alive: Box::new(state.live),
                 limit,
             });
-        }
+        };
         state.live_total = total;
         state.live[purpose] += bytes;
         state.allocations += 1;

@@ -32,7 +32,7 @@ pub struct Recorded {
     pub complete: bool,
     /// Most live bytes at one moment.
     pub peak: u64,
-    /// What was alive at that moment, alike pieces together, the largest first. What was live before
+    /// What was alive at that moment, alike pieces together, those first that are the most together. What was live before
     /// the recording is there by purpose, with the operation `before the recording`.
     pub alive_at_peak: Vec<Allocations>,
     /// What each operation took in each pass, the largest workspace or share first.
@@ -329,6 +329,7 @@ impl<'a> Replay<'a> {
         }
         Timeline {
             device: String::new(),
+            complete: self.log.complete,
             live: std::mem::take(&mut self.points),
             peak_at: 0,
             scopes,

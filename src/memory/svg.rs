@@ -142,7 +142,7 @@ impl<'a> Picture<'a> {
 
     /// Device and peak; below, limit and cap, and what is drawn.
     fn heading(&self, canvas: &mut Canvas<'_>) -> Result<()> {
-        let Timeline { device, limit, workspace_cap, .. } = self.timeline;
+        let Timeline { device, limit, workspace_cap, complete, .. } = self.timeline;
         let peak = readable(total(&self.columns.at_peak));
         let title = if device.is_empty() {
             format!("peak {peak}")
@@ -161,6 +161,9 @@ impl<'a> Picture<'a> {
             1 => "live bytes by purpose, over 1 event".to_owned(),
             events => format!("live bytes by purpose, over {} events", thousands(events)),
         });
+        if !complete && self.columns.points > 1 {
+            parts.push("cut short".to_owned());
+        }
         if columns < self.columns.points {
             let each = thousands(self.columns.points.div_ceil(columns));
             parts.push(format!("each column shows the highest of up to {each}"));

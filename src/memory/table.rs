@@ -8,14 +8,18 @@ use std::fmt;
 
 /// Lines of each list of what was recorded; the rest is in the fields.
 const LINES: usize = 12;
+/// Scopes that are printed.
+const SCOPES: usize = 60;
 
 /// `text` in at most `width` columns: its end, where paths and sizes differ, stays.
 fn fit(text: &str, width: usize) -> String {
+    // A line of a table is one line.
+    let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let count = text.chars().count();
     if count <= width {
-        return text.to_owned();
+        return visible.collect();
     }
-    let end: String = text.chars().skip(count + 1 - width).collect();
+    let end: String = visible.skip(count + 1 - width).collect();
     format!("…{end}")
 }
 
@@ -91,9 +95,9 @@ impl Report {
         writeln!(
             f,
             "{:<34} {:>12} {:>12} {:>12} {:>12} {:>12}",
-            "scope", "before", "peak", "workspace", "after", "change"
+            "scope", "before", "peak", "work at peak", "after", "change"
         )?;
-        for scope in &self.scopes {
+        for scope in self.scopes.iter().take(SCOPES) {
             writeln!(
                 f,
                 "{:<34} {:>12} {:>12} {:>12} {:>12} {:>12}",
@@ -105,7 +109,7 @@ impl Report {
                 change(scope.change()),
             )?;
         }
-        Ok(())
+        rest(f, self.scopes.len(), SCOPES)
     }
 }
 
@@ -135,7 +139,7 @@ impl fmt::Display for Recorded {
                 format_bytes(operation.workspace),
             )?;
         }
-        rest(f, self.operations.len())?;
+        rest(f, self.operations.len(), LINES)?;
         if !self.workspaces.is_empty() {
             writeln!(f, "{:>12} {:>6}  workspace of", "bytes", "times")?;
         }
@@ -144,7 +148,7 @@ impl fmt::Display for Recorded {
             let bytes = format_bytes(workspace.bytes);
             writeln!(f, "{bytes:>12} {:>6}  {}", workspace.count, fit(&of, 79))?;
         }
-        rest(f, self.workspaces.len())
+        rest(f, self.workspaces.len(), LINES)
     }
 }
 
@@ -152,7 +156,7 @@ fn allocations(f: &mut fmt::Formatter<'_>, list: &[Allocations]) -> fmt::Result 
     writeln!(
         f,
         "{:>12} {:>6}  {:<11} {:<10} {:<24} scope",
-        "bytes", "pieces", "purpose", "pass", "operation"
+        "bytes each", "pieces", "purpose", "pass", "operation"
     )?;
     for held in list.iter().take(LINES) {
         writeln!(
@@ -166,11 +170,11 @@ fn allocations(f: &mut fmt::Formatter<'_>, list: &[Allocations]) -> fmt::Result 
             fit(&held.scope, 29),
         )?;
     }
-    rest(f, list.len())
+    rest(f, list.len(), LINES)
 }
 
-fn rest(f: &mut fmt::Formatter<'_>, lines: usize) -> fmt::Result {
-    match lines.checked_sub(LINES) {
+fn rest(f: &mut fmt::Formatter<'_>, lines: usize, printed: usize) -> fmt::Result {
+    match lines.checked_sub(printed) {
         Some(more) if more > 0 => writeln!(f, "{:>12} more", more),
         _ => Ok(()),
     }

@@ -11,6 +11,8 @@ use super::purpose::ByPurpose;
 pub struct Timeline {
     /// The device's name.
     pub device: String,
+    /// Whether it holds all there was: a recording ends by itself after 2²⁰ events.
+    pub complete: bool,
     /// Live bytes: first what was live when the recording began, then after each event.
     pub live: Vec<ByPurpose>,
     /// Where in `live` the peak is.

@@ -66,6 +66,11 @@ impl Parameters {
                 if entry.state.len() < states { zeros(op, tensor, states)? } else { vec![] };
             ready.push((i, gradient, fresh));
         }
+        if ready.is_empty() && !self.entries.is_empty() {
+            // Right for an optimiser whose parameters took no part; in a dry run more likely one that was
+            // made elsewhere, whose state would be missing from the peak.
+            gradients.note_bound("an optimiser found none of its parameters among the gradients");
+        }
         for (i, gradient, fresh) in ready {
             let entry = &mut self.entries[i];
             if !fresh.is_empty() {

@@ -148,10 +148,10 @@ fn plan(
     });
     if candidates.iter().any(|candidate| candidate.name == Candidate::UNKNOWN) {
         device.note_bound(match cap {
-            Some(_) => "operations that are not in the profile are taken to need the whole cap",
-            None => {
-                "without a cap, operations that are not in the profile are taken to need nothing"
+            Some(_) => {
+                "operations not in the profile are taken to need the whole cap; run this size there"
             }
+            None => "without a cap, operations not in the profile are taken to need no workspace",
         });
     }
     let previewed = key.ranking == Ranking::Measured && timed.is_none();

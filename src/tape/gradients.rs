@@ -75,6 +75,13 @@ impl Gradients {
         Ok(())
     }
 
+    /// Notes a doubt on the dry devices that hold gradients.
+    pub(crate) fn note_bound(&self, why: &str) {
+        for gradient in self.parameters.values().filter(|gradient| gradient.device().is_dry()) {
+            gradient.device().note_bound(why);
+        }
+    }
+
     /// Writes out gradients that are one number everywhere: callers see all elements.
     pub(super) fn write_out(&mut self) -> Result<()> {
         for gradient in self.values.values_mut().chain(self.parameters.values_mut()) {

@@ -8,7 +8,7 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::memory::{Purpose, Report, format_bytes};
+use crate::memory::{Purpose, Report, Reservation, Taker, format_bytes};
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -22,7 +22,7 @@ const LOOKED_AT: usize = 16;
 pub struct Fit {
     /// The largest batch that fits; `None` where the smallest one does not.
     pub largest: Option<usize>,
-    /// The dry run with that batch, recorded. Its peak is exact; workspaces that could not be part of it
+    /// The dry run with that batch, recorded. Its peak is exact (unless its `bounds` say otherwise); workspaces that could not be part of it
     /// were left out.
     pub report: Option<Report>,
     /// The next larger batch with the error that refused it; `None` where the whole range fits.
@@ -35,6 +35,8 @@ pub struct Fit {
 /// A search under way.
 struct Search<'a, F> {
     device: &'a Device,
+    /// Live on the device already, beside what it holds for itself.
+    live: u64,
     step: F,
     tried: Vec<(usize, Option<u64>)>,
     /// The smallest batch that was refused, and why.
@@ -49,20 +51,28 @@ impl<F: FnMut(&Device, usize) -> Result<()>> Search<'_, F> {
         }
         let dry = self.device.dry();
         dry.plan_over(u64::MAX);
+        let _live = match held(&dry, self.live) {
+            Ok(held) => held,
+            Err(error) => return self.refuse(batch, error),
+        };
         match (self.step)(&dry, batch) {
             Ok(()) => {
                 self.tried.push((batch, Some(dry.report().peak)));
                 Ok(true)
             }
-            Err(error @ Error::MemoryLimit { .. }) => {
-                self.tried.push((batch, None));
-                if self.refused.as_ref().is_none_or(|&(smallest, _)| batch < smallest) {
-                    self.refused = Some((batch, error));
-                }
-                Ok(false)
+            Err(error @ (Error::MemoryLimit { .. } | Error::TooLarge { .. })) => {
+                self.refuse(batch, error)
             }
             Err(error) => Err(error),
         }
+    }
+
+    fn refuse(&mut self, batch: usize, error: Error) -> Result<bool> {
+        self.tried.push((batch, None));
+        if self.refused.as_ref().is_none_or(|&(smallest, _)| batch < smallest) {
+            self.refused = Some((batch, error));
+        }
+        Ok(false)
     }
 
     /// The last that fits between one that does and one that does not.
@@ -101,13 +111,20 @@ impl<F: FnMut(&Device, usize) -> Result<()>> Search<'_, F> {
     }
 }
 
+/// What is live on a device, counted on its twin.
+fn held(dry: &Device, live: u64) -> Result<Reservation> {
+    dry.meter().reserve(live, Purpose::Other, Taker::of("live on the device"))
+}
+
 impl Device {
     /// The largest batch in `batches` with which `step` fits this device's memory limit, and the first
     /// that does not, by dry runs of each size that is tried. Takes about 2·log₂ of the answer runs, and 16
     /// more at sizes below it. The peak of the answer is exact.
     ///
-    /// `step` is given a [dry twin](Device::dry) and a batch; it makes model and data there and runs
-    /// whatever is to fit. Errors other than [`Error::MemoryLimit`] end the search.
+    /// `step` is given a [dry twin](Device::dry) and a batch; it makes model, optimiser and data there and
+    /// runs whatever is to fit. What is live on this device already counts, too, as *other*. Errors other
+    /// than [`Error::MemoryLimit`] and [`Error::TooLarge`] end the search; a step that swallows those seems
+    /// to fit.
     ///
     /// ```
     /// use capgrad::{Conv1d, DType, Device, MIB, Tape, Tensor};
@@ -142,13 +159,15 @@ impl Device {
             let value = format!("{first}..={last}");
             return Err(Error::argument("max_batch", "batches", value, "the range is empty"));
         }
-        let mut search = Search { device: self, step, tried: Vec::new(), refused: None };
+        let live = self.live_bytes().saturating_sub(self.0.backend.charged());
+        let mut search = Search { device: self, live, step, tried: Vec::new(), refused: None };
         let largest = search.largest(first, last)?;
         let report = match largest {
             Some(batch) => {
                 let without = search.tried.iter().find(|&&(tried, _)| tried == batch);
                 let dry = self.dry();
                 dry.plan_over(without.and_then(|&(_, peak)| peak).unwrap_or(0));
+                let _live = held(&dry, live)?;
                 dry.set_recording(true);
                 (search.step)(&dry, batch)?;
                 Some(dry.report())
@@ -163,13 +182,13 @@ impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.largest, &self.report) {
             (Some(batch), Some(report)) => {
-                let (peak, limit) = (report.peak, report.limit.unwrap_or(u64::MAX));
+                let peak = report.peak;
+                let of = report.limit.map_or(String::new(), |l| format!(" of {}", format_bytes(l)));
                 writeln!(
                     f,
-                    "{}: the largest batch that fits is {batch}: peak {} of {}",
+                    "{}: the largest batch that fits is {batch}: peak {}{of}",
                     report.device,
                     format_bytes(peak),
-                    format_bytes(limit)
                 )?;
                 for why in &report.bounds {
                     writeln!(f, "  a bound: {why}")?;

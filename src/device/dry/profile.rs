@@ -129,7 +129,7 @@ impl Device {
         };
         let profile = Profile {
             version: VERSION,
-            name: self.name().to_owned(),
+            name: self.name().trim_start_matches("dry ").to_owned(),
             description: self.description(),
             charged: backend.charged(),
             streams: backend.streams(),
@@ -159,10 +159,12 @@ impl Device {
             let text: String = profile.chars().take(40).collect();
             Error::argument("from_profile", "profile", text, reason)
         };
-        let profile: Profile =
-            serde_json::from_str(profile).map_err(|error| refused(error.to_string()))?;
+        let profile: Profile = serde_json::from_str(profile)
+            .map_err(|error| refused(format!("expected the text of `Device::profile`: {error}")))?;
         if profile.version != VERSION {
-            return Err(refused(format!("version {}; this is {VERSION}", profile.version)));
+            let version = profile.version;
+            let reason = format!("version {version}; this is {VERSION}: save it again");
+            return Err(refused(reason));
         }
         let name = format!("dry {}", profile.name);
         let meter = Meter::new(name.clone());

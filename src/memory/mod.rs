@@ -26,7 +26,7 @@ pub(crate) use pass::PassGuard;
 pub use purpose::{ByPurpose, Purpose};
 pub(crate) use purpose::{PurposeGuard, current_purpose};
 pub use recorded::{Allocations, OperationReport, Recorded, WorkspaceReport};
-pub(crate) use recorder::Taker;
+pub(crate) use recorder::{Planned, Taker};
 pub use report::{DriverMemory, Report};
 pub use scope::{Scope, ScopeReport};
 pub use timeline::{Phase, Timeline};

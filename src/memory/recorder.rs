@@ -13,8 +13,17 @@ const KEPT: usize = 1 << 20;
 pub(crate) struct Taker<'a> {
     /// The operation.
     pub(crate) op: &'static str,
-    /// Of a workspace: the planned operation with its sizes, and the algorithm.
-    pub(crate) plan: Option<&'a dyn Fn() -> (String, String)>,
+    /// Of a workspace: what was planned.
+    pub(crate) plan: Option<Planned<'a>>,
+}
+
+/// A planned operation and its algorithm, put into words only where that is new.
+#[derive(Clone, Copy)]
+pub(crate) struct Planned<'a> {
+    /// The same for the same operation, sizes and algorithm.
+    pub(crate) key: &'a dyn Fn() -> u64,
+    /// The operation with its sizes, and the algorithm.
+    pub(crate) text: &'a dyn Fn() -> (String, String),
 }
 
 impl Taker<'_> {
@@ -57,6 +66,15 @@ impl<T: Clone + Eq + std::hash::Hash> Interned<T> {
     }
 }
 
+impl Interned<String> {
+    fn index_of(&mut self, text: &str) -> u32 {
+        match self.1.get(text) {
+            Some(&index) => index,
+            None => self.index(text.to_owned()),
+        }
+    }
+}
+
 impl<T> Default for Interned<T> {
     fn default() -> Self {
         Interned(Vec::new(), HashMap::new())
@@ -73,6 +91,8 @@ pub(super) struct Recorder {
     sources: Interned<Source>,
     scopes: Interned<String>,
     plans: Interned<(String, String)>,
+    /// Keys of plans, with where their texts are.
+    planned: HashMap<u64, u32>,
 }
 
 impl Recorder {
@@ -89,6 +109,7 @@ impl Recorder {
             sources: Interned::default(),
             scopes: Interned::default(),
             plans: Interned::default(),
+            planned: HashMap::new(),
         };
         open_scopes.for_each(|path| recorder.scope_began(path));
         recorder
@@ -128,8 +149,11 @@ impl Recorder {
         if !self.open {
             return;
         }
-        let plan = taker.plan.map(|plan| self.plans.index(plan()));
-        let scope = scope.map(|path| self.scopes.index(path.to_owned()));
+        let plan = taker.plan.map(|plan| {
+            let plans = &mut self.plans;
+            *self.planned.entry((plan.key)()).or_insert_with(|| plans.index((plan.text)()))
+        });
+        let scope = scope.map(|path| self.scopes.index_of(path));
         let source = Source { pass: current_pass(), op: taker.op, scope, plan };
         let source = self.sources.index(source);
         self.push(Event::Taken { id, bytes, purpose, source });
@@ -144,12 +168,12 @@ impl Recorder {
     }
 
     pub(super) fn scope_began(&mut self, path: &str) {
-        let scope = self.scopes.index(path.to_owned());
+        let scope = self.scopes.index_of(path);
         self.push(Event::ScopeBegan { scope });
     }
 
     pub(super) fn scope_ended(&mut self, path: &str) {
-        let scope = self.scopes.index(path.to_owned());
+        let scope = self.scopes.index_of(path);
         self.push(Event::ScopeEnded { scope });
     }
 }

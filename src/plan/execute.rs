@@ -5,8 +5,9 @@ use super::candidate::Candidate;
 use super::planner::{Plan, PlanKey, Stopwatch, weigh};
 use crate::device::{Device, Query, Ranking, Terms};
 use crate::error::{Error, Result};
-use crate::memory::{Purpose, Taker};
+use crate::memory::{Planned, Purpose, Taker};
 use crate::tensor::{Storage, Tensor};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -180,7 +181,12 @@ fn take_workspace(
             device: device.name().into(),
             requested: candidate.workspace,
         })?;
-    let plan = || (query.to_string(), candidate.to_string());
-    let taker = Taker { op, plan: Some(&plan) };
+    let key = || {
+        let mut hasher = DefaultHasher::new();
+        (query, candidate.code, candidate.params).hash(&mut hasher);
+        hasher.finish()
+    };
+    let text = || (query.to_string(), candidate.to_string());
+    let taker = Taker { op, plan: Some(Planned { key: &key, text: &text }) };
     device.allocate(bytes, Purpose::Workspace, taker).map(Some)
 }

@@ -146,6 +146,12 @@ fn a_report_prints_within_100_columns() {
         }
         // Weights of 576 × 1024 numbers, their gradient and two moments are the largest pieces.
         assert!(text.contains("2.25 MiB"), "{text}");
+        // A name is one line, and of many scopes the first are printed.
+        for i in 0..70 {
+            drop(device.scope(&format!("a\nb {i}")));
+        }
+        let text = printed(&device.report()).unwrap();
+        assert!(text.contains("a b 3 ") && text.contains(" more\n"), "{text}");
         let dry = device.dry();
         dry.set_recording(true);
         Workload::conv(&dry, 100, 1).unwrap().step().unwrap();
@@ -170,8 +176,12 @@ fn a_report_is_json_with_every_figure() {
     assert_eq!(json["scopes"][0]["path"], "step");
     assert_eq!(json["recorded"]["alive_at_peak"][0]["op"], "ones");
     assert_eq!(json["recorded"]["alive_at_peak"][0]["pass"], "forward");
-    assert_eq!(json["recorded"]["timeline"]["live"][1]["other"], 0);
-    assert_eq!(json["recorded"]["timeline"]["live"][2]["other"], 4096);
+    // In rows: parameter, activation, gradient, optimiser, sparse, workspace, other.
+    assert_eq!(json["recorded"]["timeline"]["live"][1][6], 0);
+    assert_eq!(
+        json["recorded"]["timeline"]["live"][2],
+        serde_json::json!([0, 0, 0, 0, 0, 0, 4096])
+    );
     drop(x);
 }
 
@@ -208,4 +218,5 @@ fn a_recording_ends_by_itself_before_it_grows_for_ever() {
     assert!(!recorded.complete);
     assert_eq!(recorded.timeline.live.len(), (1 << 20) + 1);
     assert!(device.report().to_string().contains("cut short"));
+    assert!(recorded.timeline.to_svg(900, 400).unwrap().contains("cut short"));
 }

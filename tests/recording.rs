@@ -207,6 +207,21 @@ fn nothing_is_recorded_unasked_and_a_reset_begins_anew() {
     assert_eq!(ByPurpose::default().total(), 0);
 }
 
+/// A dry device holds sizes that add up to more than a number does.
+#[test]
+fn sums_of_absurd_sizes_are_no_panic() {
+    let dry = Device::cpu().dry();
+    dry.set_recording(true);
+    for _ in 0..9 {
+        drop(Tensor::zeros([1 << 60], DType::F32, &dry).unwrap());
+    }
+    let report = dry.report();
+    let recorded = report.recorded.as_ref().unwrap();
+    assert_eq!((recorded.peak, recorded.operations[0].taken), (1 << 62, u64::MAX));
+    printed(&report).unwrap();
+    recorded.timeline.to_svg(900, 400).unwrap();
+}
+
 #[test]
 fn a_recording_ends_by_itself_before_it_grows_for_ever() {
     let device = Kind::Cpu.plain();

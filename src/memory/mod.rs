@@ -1,6 +1,6 @@
 //! Who holds how many bytes, and why: the meter that counts them, the limit that is asked first,
-//! the scopes that name stretches of a step, the recorder that logs every piece, and the report that
-//! prints what was seen.
+//! the scopes that name stretches of a step, the recorder that logs every piece (`replay` works out what was
+//! `recorded`), and the report that prints what was seen.
 
 mod bytes;
 mod fault;
@@ -10,6 +10,7 @@ mod pass;
 mod purpose;
 mod recorded;
 mod recorder;
+mod replay;
 mod report;
 mod scope;
 #[cfg(feature = "plotters")]

@@ -1,5 +1,5 @@
 //! The log of a recording: every piece of memory that was taken or given back, for what and by which
-//! operation. It is kept as it comes and is worked out (`recorded`) when a report is made.
+//! operation. It is kept as it comes and is worked out (`replay`) when a report is made.
 
 use super::pass::{Pass, current_pass};
 use super::purpose::{ByPurpose, Purpose};

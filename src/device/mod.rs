@@ -462,9 +462,13 @@ impl Device {
     /// Whether an operation under this cap must be planned, though nothing is computed.
     pub(crate) fn must_plan(&self, cap: Option<u64>) -> bool {
         let over = self.0.planned_over.load(Ordering::Relaxed);
+        // Nearly always; the meter is not asked for it.
+        if over == 0 {
+            return true;
+        }
         let meter = &self.0.meter;
         let most = cap.unwrap_or(u64::MAX).min(meter.left().unwrap_or(u64::MAX));
-        over == 0 || meter.live().saturating_add(most) > over
+        meter.live().saturating_add(most) > over
     }
 
     /// Whether this is a dry twin, which computes nothing.

@@ -183,7 +183,8 @@ fn take_workspace(
         })?;
     let key = || {
         let mut hasher = DefaultHasher::new();
-        (query, candidate.code, candidate.params).hash(&mut hasher);
+        // What the text is made of: those of a profile have no codes.
+        (query, &candidate.name, &candidate.split).hash(&mut hasher);
         hasher.finish()
     };
     let text = || (query.to_string(), candidate.to_string());

@@ -325,10 +325,10 @@ impl SparseMatrix {
             Form::Csr => stored.clone(),
             _ => stored.on(&self.device().host(), Form::Csr)?,
         };
-        let cast = rows.in_dtype(dtype)?;
-        let changes = cast.values.changes();
+        let rows = rows.in_dtype(dtype)?;
+        let changes = rows.values.changes();
         let symmetric = self.is_symmetric();
-        let shared = Shared { stored: cast, transpose: None, layout: None, symmetric, changes };
+        let shared = Shared { stored: rows, transpose: None, layout: None, symmetric, changes };
         let cast = SparseMatrix { shared: Arc::new(shared), transposed: self.transposed };
         if stored.spec.form == Form::Csr && !self.has_stored_transpose() {
             return Ok(cast);

@@ -62,18 +62,13 @@ fn key(query: &Query, terms: Terms) -> String {
 
 impl Profile {
     pub(super) fn candidates(&self, query: &Query, terms: Terms) -> Vec<Candidate> {
-        let Some(answers) = self.answers.get(&key(query, terms)) else {
+        let unknown = || Answer {
+            name: Candidate::UNKNOWN.into(),
+            split: String::new(),
             // At the most a workspace of the whole cap.
-            let workspace = if terms.cap == u64::MAX { 0 } else { terms.cap };
-            return vec![Candidate {
-                name: Candidate::UNKNOWN.into(),
-                split: String::new(),
-                workspace,
-                seconds: 1.0,
-                deterministic: true,
-                code: 0,
-                params: [0; 4],
-            }];
+            workspace: if terms.cap == u64::MAX { 0 } else { terms.cap },
+            seconds: 1.0,
+            deterministic: true,
         };
         let candidate = |answer: &Answer| Candidate {
             name: Cow::Owned(answer.name.clone()),
@@ -84,7 +79,10 @@ impl Profile {
             code: 0,
             params: [0; 4],
         };
-        answers.iter().map(candidate).collect()
+        match self.answers.get(&key(query, terms)) {
+            Some(answers) => answers.iter().map(candidate).collect(),
+            None => vec![candidate(&unknown())],
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The general way to canonical CSR: a counting sort by row, in parallel over runs of rows, then a stable sort by column within
-//! each row that needs it, adding up duplicates, in parallel over disjoint runs of rows.
+//! The general way to canonical CSR: a counting sort by row, in parallel over runs of rows, then a stable sort
+//! by column within each row that needs it, adding up duplicates, in parallel over disjoint runs of rows.
 
 use super::arrays::{CsrArrays, Entries, EntryMap, Offsets};
 use super::{Built, Index};

@@ -1,4 +1,5 @@
-//! How the kernels that have a strip of columns in shared memory share out the work: see `kernels/sparse_strips.cu`.
+//! How the kernels that have a strip of columns in shared memory share out the work: see
+//! `kernels/sparse_strips.cu`.
 
 use super::job::{Problem, sum_size};
 use crate::device::cuda::Cuda;

@@ -5,7 +5,9 @@
 //! ```text
 //! cargo run --example sparse_training
 //! cargo run --example sparse_training -- --grid 700x384 --nnz-per-row 1100
-//! cargo run --example sparse_training -- --matrix-device second-cpu
+//! cargo run --example sparse_training -- --matrix-device second
+//! cargo run --example sparse_training -- --device cuda:0 --matrix-device cuda:1
+//! cargo run --example sparse_training -- --device cuda:0 --matrix-device cpu
 //! cargo run --example sparse_training -- --form csr
 //! ```
 
@@ -13,8 +15,8 @@ mod workloads;
 
 use capgrad::optim::AdamOptions;
 use capgrad::{
-    Adam, DType, Device, Reduction, SparseForm, SparseOptions, StoredTranspose, Tape, Tensor, Var,
-    format_bytes, parse_bytes,
+    Adam, DType, Device, Reduction, Reports, SparseForm, SparseOptions, StoredTranspose, Tape,
+    Tensor, Var, format_bytes, parse_bytes,
 };
 use clap::Parser;
 use std::error::Error;
@@ -31,8 +33,8 @@ struct Arguments {
     #[arg(long, default_value_t = 100)]
     nnz_per_row: usize,
     /// Training steps.
-    #[arg(long, default_value_t = 20)]
-    steps: usize,
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: u64,
     /// Fields a step.
     #[arg(long, default_value_t = 1)]
     batch: usize,
@@ -45,13 +47,21 @@ struct Arguments {
     /// Device of the model: best, cpu or cuda:N.
     #[arg(long, default_value = "best")]
     device: Device,
-    /// Device of the operator: as above, or second-cpu for a CPU device with a meter of its own.
-    /// The model's device if left out.
+    /// Device of the operator: as above, or `second` for another device on the same hardware as the
+    /// model's, with a meter and limit of its own. The model's device if left out.
     #[arg(long)]
     matrix_device: Option<String>,
     /// How the operator's entries are kept on a GPU: auto, csr, tiled or streamed. A CPU keeps csr.
     #[arg(long, default_value = "auto", value_parser = parse_form)]
     form: SparseForm,
+}
+
+/// Another device where `device` is.
+fn second(device: &Device) -> capgrad::Result<Device> {
+    match device.name().strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()) {
+        Some(ordinal) => Device::new_cuda(ordinal, Default::default()),
+        None => Device::new_cpu(Default::default()),
+    }
 }
 
 fn parse_form(text: &str) -> Result<SparseForm, String> {
@@ -83,7 +93,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (grid, device) = (arguments.grid, &arguments.device);
     let matrix_device = match arguments.matrix_device.as_deref() {
         None => device.clone(),
-        Some("second-cpu") => Device::new_cpu(Default::default())?,
+        Some("second") => second(device)?,
         Some(name) => name.parse()?,
     };
     let mut devices = vec![device.clone()];
@@ -140,6 +150,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = Autoencoder::new(grid.channels, device)?;
     let mut adam = Adam::new(model.parameters(), AdamOptions { rate: 2e-3, ..Default::default() })?;
 
+    let mut times = Vec::new();
     println!("{:>4} {:>12} {:>10}  live bytes after the step", "step", "loss", "ms");
     for step in 1..=arguments.steps {
         let start = Instant::now();
@@ -156,12 +167,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         let live: Vec<String> =
             devices.iter().map(|device| format!("{device} {}", device.live_bytes())).collect();
         let ms = start.elapsed().as_secs_f64() * 1e3;
-        println!("{step:>4} {value:>12.6} {ms:>10.1}  {}", live.join(", "));
+        println!("{step:>4} {value:>12.8} {ms:>10.1}  {}", live.join(", "));
+        times.push(ms);
+    }
+    // The first step starts libraries and makes the optimiser's state.
+    times.remove(0);
+    times.sort_by(f64::total_cmp);
+    if let Some(median) = times.get(times.len() / 2) {
+        println!("a step after the first takes {median:.2} ms (median)");
     }
     println!();
     for device in &devices {
         println!("{}", device.report());
     }
+    println!("{}", Reports::of(&devices));
     for plan in a.plan(arguments.batch)? {
         println!("{plan}");
     }

@@ -68,8 +68,8 @@ pub use error::{Error, Result};
 pub use half::{bf16, f16};
 pub use memory::{
     Allocations, ByPurpose, DriverMemory, Fault, GIB, KIB, LimitGuard, MIB, OperationReport, Pass,
-    Phase, Purpose, Recorded, Report, Scope, ScopeReport, Timeline, WorkspaceReport, format_bytes,
-    parse_bytes,
+    Phase, Purpose, Recorded, Report, Reports, Scope, ScopeReport, Timeline, WorkspaceReport,
+    format_bytes, parse_bytes,
 };
 pub use nn::{Conv1d, ConvTranspose1d, LayerNorm, Linear};
 pub use ops::{

@@ -304,11 +304,8 @@ impl Tensor {
             return Ok(self.clone());
         }
         let dense = self.stored();
-        // Host memory holds the elements on their way; it is released before this returns.
-        let mut bytes = host_memory::<u8>(dense.bytes())?;
-        self.device().backend().read(&dense, &mut bytes)?;
         let mut out = Tensor::empty("to", dense.shape.clone(), self.dtype, device)?;
-        device.backend().write(&out, &bytes)?;
+        device.receive(&dense, &out)?;
         (out.shape, out.uniform) = (self.shape.clone(), self.uniform);
         Ok(out)
     }
@@ -423,7 +420,7 @@ impl fmt::Debug for Tensor {
 }
 
 /// A vector of so many elements, where the system has the memory.
-fn host_memory<T: Clone + Default>(elements: usize) -> Result<Vec<T>> {
+pub(crate) fn host_memory<T: Clone + Default>(elements: usize) -> Result<Vec<T>> {
     let mut data = Vec::new();
     data.try_reserve_exact(elements).map_err(|_| Error::OutOfMemory {
         device: "host".into(),

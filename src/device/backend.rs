@@ -62,12 +62,34 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         None
     }
     /// Memory that holds what `data` (a `Vec` of the dtype's Rust type) does; on a CPU the vector
-    /// itself.
-    fn adopt(&self, dtype: DType, data: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>>;
+    /// itself. A copy goes through at most `cap` bytes.
+    fn adopt(
+        &self,
+        dtype: DType,
+        data: Box<dyn Any + Send + Sync>,
+        cap: u64,
+    ) -> Result<Box<dyn Buffer>>;
     /// Copies from the host. `data` has exactly the tensor's bytes.
     fn write(&self, out: &Tensor, data: &[u8]) -> Result<()>;
     /// Copies to the host. `data` has exactly the tensor's bytes.
     fn read(&self, x: &Tensor, data: &mut [u8]) -> Result<()>;
+    /// Copies `x`, which is another device's, without the host; `false` where it cannot. Neither device
+    /// waits for what the other still has to do, but for what depends on the copy.
+    fn receive(&self, _x: &Tensor, _out: &Tensor) -> Result<bool> {
+        Ok(false)
+    }
+    /// Hands over the bytes of `x` where they lie in the host's memory; `false` where they do not.
+    fn host_bytes(&self, _x: &Tensor, _to: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<bool> {
+        Ok(false)
+    }
+    /// [`Backend::host_bytes`], to be written.
+    fn host_bytes_mut(
+        &self,
+        _out: &Tensor,
+        _from: &mut dyn FnMut(&mut [u8]) -> Result<()>,
+    ) -> Result<bool> {
+        Ok(false)
+    }
     /// Waits until everything asked for has been done.
     fn synchronize(&self) -> Result<()>;
     /// What the device is and which libraries it uses, for people.

@@ -19,7 +19,7 @@ use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::memory::{Fault, LimitGuard, Meter, Purpose, Report, Reservation, Scope, Taker};
 use crate::plan::{Candidate, CapGuard, Plan, Planner, Tf32Guard};
-use crate::tensor::Storage;
+use crate::tensor::{Storage, Tensor, host_memory};
 use options::Settings;
 use parking_lot::{Mutex, RwLock};
 use philox::Stream;
@@ -571,7 +571,23 @@ impl Device {
     ) -> Result<Storage> {
         let bytes = std::mem::size_of_val(&data[..]);
         let reservation = self.0.meter.reserve(bytes as u64, purpose, taker)?;
-        self.fill(reservation, || self.0.backend.adopt(T::DTYPE, Box::new(data)))
+        let cap = self.workspace_cap().unwrap_or(u64::MAX);
+        self.fill(reservation, || self.0.backend.adopt(T::DTYPE, Box::new(data), cap))
+    }
+
+    /// Copies a tensor of another device.
+    pub(crate) fn receive(&self, x: &Tensor, out: &Tensor) -> Result<()> {
+        let (from, to) = (x.device().backend(), self.backend());
+        if to.receive(x, out)?
+            || from.host_bytes(x, &mut |bytes| to.write(out, bytes))?
+            || to.host_bytes_mut(out, &mut |bytes| from.read(x, bytes))?
+        {
+            return Ok(());
+        }
+        // Neither lies where the host can see it (a matrix in pinned memory that another GPU takes).
+        let mut bytes = host_memory::<u8>(x.bytes())?;
+        from.read(x, &mut bytes)?;
+        to.write(out, &bytes)
     }
 
     fn fill(

@@ -38,6 +38,9 @@ pub struct CudaOptions {
     /// long sums in short stretches; large products are many times slower. Sparse products may add up by
     /// atomics and take workspace up to the cap, as with the libraries.
     pub kernels_only: bool,
+    /// Copies from other CUDA devices come by way of pinned memory of the host, as they do where two
+    /// GPUs do not reach each other. For tests.
+    pub through_host: bool,
 }
 
 /// How candidates within the cap are ranked.

@@ -12,6 +12,7 @@ mod recorded;
 mod recorder;
 mod replay;
 mod report;
+mod reports;
 mod scope;
 #[cfg(feature = "plotters")]
 mod svg;
@@ -29,5 +30,6 @@ pub(crate) use purpose::{PurposeGuard, current_purpose};
 pub use recorded::{Allocations, OperationReport, Recorded, WorkspaceReport};
 pub(crate) use recorder::{Planned, Taker};
 pub use report::{DriverMemory, Report};
+pub use reports::Reports;
 pub use scope::{Scope, ScopeReport};
 pub use timeline::{Phase, Timeline};

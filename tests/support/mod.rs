@@ -5,6 +5,7 @@
 
 pub mod cases;
 pub mod conv;
+pub mod devices;
 pub mod generate;
 pub mod ops;
 pub mod sparse;

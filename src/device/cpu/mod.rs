@@ -85,7 +85,12 @@ impl Backend for Cpu {
         Ok(Box::new(HostBuffer::new(bytes, self.poison)?))
     }
 
-    fn adopt(&self, dtype: DType, data: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
+    fn adopt(
+        &self,
+        dtype: DType,
+        data: Box<dyn Any + Send + Sync>,
+        _: u64,
+    ) -> Result<Box<dyn Buffer>> {
         Ok(Box::new(any!(dtype, T => HostBuffer::adopt::<T>(data))))
     }
 
@@ -97,6 +102,20 @@ impl Backend for Cpu {
     fn read(&self, x: &Tensor, data: &mut [u8]) -> Result<()> {
         any!(x.dtype(), T => copy::read::<T>(self, x, data));
         Ok(())
+    }
+
+    fn host_bytes(&self, x: &Tensor, to: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<bool> {
+        any!(x.dtype(), T => to(bytemuck::cast_slice(&host::read::<T>(x))))?;
+        Ok(true)
+    }
+
+    fn host_bytes_mut(
+        &self,
+        out: &Tensor,
+        from: &mut dyn FnMut(&mut [u8]) -> Result<()>,
+    ) -> Result<bool> {
+        any!(out.dtype(), T => from(bytemuck::cast_slice_mut(&mut host::write::<T>(out))))?;
+        Ok(true)
     }
 
     fn free_memory(&self) -> Option<u64> {

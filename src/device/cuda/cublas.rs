@@ -114,7 +114,7 @@ impl Cuda {
             return Err(Error::driver("cublasGemmStridedBatchedEx", "cuBLAS is not here"));
         };
         let cublas = cublas.lock();
-        self.gpu().enter()?;
+        let _entered = self.gpu().enter()?;
         let (address, bytes) = match workspace {
             (_, 0) => (self.scratch(), SCRATCH_BYTES),
             given => given,

@@ -307,7 +307,7 @@ impl Cuda {
             return Err(Error::driver("cuSPARSE", format!("it does not take {call:?}")));
         }
         let cusparse = cusparse.lock();
-        self.gpu().enter()?;
+        let _entered = self.gpu().enter()?;
         let handle = cusparse.handle;
         let operation = if call.transposed { TRANSPOSE } else { PLAIN };
         let compute = match call.dtype {

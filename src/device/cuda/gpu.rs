@@ -1,6 +1,9 @@
 //! One physical GPU, shared by all the devices of this process that compute on it: its context, what
 //! it can do, the kernels loaded on it, and the libraries' handles.
 
+#[cfg(test)]
+mod tests;
+
 use super::cublas::Cublas;
 use super::cudnn::Cudnn;
 use super::cusparse::Cusparse;
@@ -51,6 +54,19 @@ pub(super) struct Properties {
     /// Memory clock in kHz and bus width in bits.
     pub(super) memory_clock_khz: usize,
     pub(super) memory_bus_bits: usize,
+}
+
+/// A stretch of code in which a GPU's context is the thread's; the one before comes back when it ends.
+#[must_use = "the context is current only until this is dropped"]
+pub(super) struct Entered(Option<sys::CUcontext>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            // SAFETY: it was this thread's context when the stretch began (or there was none).
+            unsafe { sys::cuCtxSetCurrent(before) };
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -112,7 +128,7 @@ impl Gpu {
             cusparse: None,
             uncharged: AtomicU64::new(0),
         };
-        gpu.enter()?;
+        let entered = gpu.enter()?;
         let (free, _) = gpu.memory()?;
         let cublas = libraries::cublas().and_then(|()| Cublas::new().map_err(|e| e.to_string()));
         let cudnn = libraries::cudnn().and_then(|version| {
@@ -126,18 +142,33 @@ impl Gpu {
         gpu.cusparse = cusparse.ok().map(Mutex::new);
         let (left, _) = gpu.memory()?;
         gpu.uncharged.store(free.saturating_sub(left), Ordering::Relaxed);
+        drop(entered);
         Ok(gpu)
     }
 
-    /// Makes the GPU's context the calling thread's: nothing assumes the current device.
-    pub(super) fn enter(&self) -> Result<()> {
+    /// Makes the GPU's context the calling thread's until what is returned is dropped: nothing here
+    /// assumes the current device, and a caller's own stays what it was.
+    pub(super) fn enter(&self) -> Result<Entered> {
+        let mut before = std::ptr::null_mut();
+        // SAFETY: a valid place for the result.
+        unsafe { sys::cuCtxGetCurrent(&mut before) }.check("cuCtxGetCurrent")?;
+        if before == self.context {
+            return Ok(Entered(None));
+        }
         // SAFETY: the context was retained and is never released.
-        unsafe { sys::cuCtxSetCurrent(self.context) }.check("cuCtxSetCurrent")
+        unsafe { sys::cuCtxSetCurrent(self.context) }.check("cuCtxSetCurrent")?;
+        // To CUDA's runtime, a thread without a context is on the first GPU already.
+        let stays = before.is_null() && self.properties.ordinal == 0;
+        Ok(Entered((!stays).then_some(before)))
+    }
+
+    pub(super) fn context(&self) -> sys::CUcontext {
+        self.context
     }
 
     /// Free and total bytes of the GPU, as the driver says.
     pub(super) fn memory(&self) -> Result<(u64, u64)> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are valid places for the results.
         unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }.check("cuMemGetInfo")?;
@@ -173,7 +204,7 @@ impl Gpu {
         if let Some(module) = modules.get(&(family, scalar)) {
             return Ok(*module);
         }
-        self.enter()?;
+        let _entered = self.enter()?;
         let (major, minor) = self.properties.compute_capability;
         let mut failure = None;
         for text in family.variants(scalar, major * 10 + minor) {

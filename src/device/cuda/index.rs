@@ -90,7 +90,7 @@ pub(super) fn range(cuda: &Cuda, index: &Tensor, ignore: Option<i64>) -> Result<
     let args = args.value(ignore.unwrap_or(0)).value(cuda.scratch());
     cuda.launch(kernels::INDEX_RANGE, index.dtype(), Grid::new(blocks, THREADS), args)?;
     let mut pairs = vec![0i64; 2 * blocks];
-    cuda.stream.read(cuda.scratch(), bytemuck::cast_slice_mut(&mut pairs))?;
+    cuda.stream.read(cuda.scratch(), bytemuck::cast_slice_mut(&mut pairs), 0)?;
     for pair in pairs.chunks_exact(2) {
         range = (range.0.min(pair[0]), range.1.max(pair[1]));
     }

@@ -113,7 +113,7 @@ impl Cuda {
         mut args: Args,
     ) -> Result<()> {
         let function = self.gpu().function(kernel, scalar)?;
-        self.gpu().enter()?;
+        let _entered = self.gpu().enter()?;
         if grid.shared as usize > UNASKED {
             use sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

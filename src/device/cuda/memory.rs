@@ -1,22 +1,24 @@
-//! The one door to a GPU's memory: a stream-ordered pool a device, buffers that go back to it in
-//! the order of its stream, and pinned memory through which host copies pass.
+//! The one door to a GPU's memory: a stream-ordered pool a device, and buffers that go back to it in
+//! the order of its stream.
 //!
 //! The pool is the workspace arena too: a workspace is taken before its launch and given back right
 //! after it, in stream order, so the next one is the same memory, nothing waits, and what is held is
 //! never more than the workspaces that are in use.
 
 use super::error::Check;
+use super::event::OtherUses;
 use super::gpu::Gpu;
 use super::pinned::pinned;
-use crate::device::{Buffer, Device};
+use super::staging::Staging;
+use crate::device::Buffer;
 use crate::error::{Error, Result};
-use crate::memory::{DriverMemory, Purpose, Reservation, Taker};
+use crate::memory::DriverMemory;
 use crate::tensor::{Storage, Tensor};
-use cudarc::driver::sys;
+use cudarc::driver::{result, sys};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::any::Any;
-use std::ffi::c_void;
-use std::ptr::NonNull;
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 /// A stream and the pool whose memory is used in its order.
@@ -24,7 +26,9 @@ pub(super) struct Stream {
     pub(super) gpu: Arc<Gpu>,
     pub(super) raw: sys::CUstream,
     pool: sys::CUmemoryPool,
-    staging: Mutex<Option<Staging>>,
+    pub(super) staging: Mutex<Option<Staging>>,
+    /// GPUs that were asked whether they reach this pool.
+    asked: Mutex<SmallVec<[(usize, bool); 4]>>,
 }
 
 // SAFETY: streams and pools of the driver may be used from any thread.
@@ -34,7 +38,7 @@ unsafe impl Sync for Stream {}
 
 impl Stream {
     pub(super) fn new(gpu: Arc<Gpu>) -> Result<Arc<Stream>> {
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         let mut raw = std::ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: a valid place for the result, and the context is current.
@@ -47,14 +51,14 @@ impl Stream {
                 return Err(error);
             }
         };
-        Ok(Arc::new(Stream { gpu, raw, pool, staging: Mutex::new(None) }))
+        Ok(Arc::new(Stream { gpu, raw, pool, staging: Mutex::new(None), asked: Mutex::default() }))
     }
 
     /// Memory of `bytes` bytes, holding anything.
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<DeviceBuffer> {
         let mut address = 0;
         if bytes > 0 {
-            self.gpu.enter()?;
+            let _entered = self.gpu.enter()?;
             let mut take = || {
                 // SAFETY: a valid place for the result; the pool and stream are this device's.
                 unsafe { sys::cuMemAllocFromPoolAsync(&mut address, bytes, self.pool, self.raw) }
@@ -79,17 +83,18 @@ impl Stream {
                 other => other?,
             }
         }
-        Ok(DeviceBuffer { stream: self.clone(), address, bytes })
+        Ok(DeviceBuffer { stream: self.clone(), address, bytes, uses: OtherUses::default() })
     }
 
     pub(super) fn synchronize(&self) -> Result<()> {
-        self.gpu.enter()?;
+        let _entered = self.gpu.enter()?;
         // SAFETY: the stream is this device's.
         unsafe { sys::cuStreamSynchronize(self.raw) }.check("cuStreamSynchronize")
     }
 
     /// Gives cached memory back to the GPU.
     pub(super) fn trim(&self) -> Result<()> {
+        let _entered = self.gpu.enter()?;
         self.synchronize()?;
         *self.staging.lock() = None;
         // SAFETY: the pool is this device's.
@@ -122,7 +127,7 @@ impl Stream {
     /// The pool's high marks start again from what is used now.
     pub(super) fn reset_peaks(&self) -> Result<()> {
         use sys::CUmemPool_attribute::*;
-        self.gpu.enter()?;
+        let _entered = self.gpu.enter()?;
         for attribute in [CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, CU_MEMPOOL_ATTR_USED_MEM_HIGH] {
             let mut zero = 0u64;
             // SAFETY: these attributes are 64-bit numbers, and may only be set to zero.
@@ -139,66 +144,45 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
-        self.gpu.enter()?;
+        let _entered = self.gpu.enter()?;
         // SAFETY: callers give a range of a buffer of this stream.
         unsafe { sys::cuMemsetD8Async(address, value, bytes, self.raw) }.check("cuMemsetD8Async")
     }
 
-    /// Copies from the host, by way of pinned memory. When it returns, `data` has been read.
-    pub(super) fn write(&self, address: u64, data: &[u8]) -> Result<()> {
-        self.gpu.enter()?;
-        let mut held = self.staging.lock();
-        let staging = Staging::ready(&mut held)?;
-        for (piece, data) in data.chunks(HALF).enumerate() {
-            let which = piece % 2;
-            staging.wait(which)?;
-            let half = &mut staging.half(which)[..data.len()];
-            half.copy_from_slice(data);
-            // SAFETY: pinned memory of that length, and a range of the buffer; the half is not
-            // touched again before it has been waited for.
-            unsafe {
-                let (to, from) = (address + (piece * HALF) as u64, half.as_ptr().cast());
-                sys::cuMemcpyHtoDAsync_v2(to, from, data.len(), self.raw)
-            }
-            .check("cuMemcpyHtoDAsync")?;
-            staging.record(which, self.raw)?;
+    /// Lets the GPU `ordinal` reach this pool's memory, if it can at all, and says whether it does.
+    pub(super) fn allow(&self, ordinal: usize) -> Result<bool> {
+        let mut asked = self.asked.lock();
+        if let Some(&(_, reaches)) = asked.iter().find(|&&(other, _)| other == ordinal) {
+            return Ok(reaches);
         }
-        Ok(())
-    }
-
-    /// Copies to the host, by way of pinned memory, after everything enqueued before.
-    pub(super) fn read(&self, address: u64, data: &mut [u8]) -> Result<()> {
-        self.gpu.enter()?;
-        // The piece before, which is on its way while the next is asked for.
-        let mut held = self.staging.lock();
-        let staging = Staging::ready(&mut held)?;
-        let mut pending: Option<(usize, usize, usize)> = None;
-        for (piece, offset) in (0..data.len()).step_by(HALF).enumerate() {
-            let (which, length) = (piece % 2, HALF.min(data.len() - offset));
-            let half = staging.half(which);
-            // SAFETY: as in `write`, the other way round.
-            unsafe {
-                let to = half.as_mut_ptr().cast();
-                sys::cuMemcpyDtoHAsync_v2(to, address + offset as u64, length, self.raw)
-            }
-            .check("cuMemcpyDtoHAsync")?;
-            staging.record(which, self.raw)?;
-            if let Some((which, offset, length)) = pending.replace((which, offset, length)) {
-                staging.wait(which)?;
-                data[offset..offset + length].copy_from_slice(&staging.half(which)[..length]);
-            }
+        let device = |ordinal: usize| {
+            result::device::get(ordinal as c_int)
+                .map_err(|error| Error::driver("cuDeviceGet", format!("{:?}", error.0)))
+        };
+        let mut reaches = 0;
+        let (other, own) = (device(ordinal)?, device(self.gpu.properties.ordinal)?);
+        // SAFETY: a valid place for the result, and devices that the driver gave.
+        unsafe { sys::cuDeviceCanAccessPeer(&mut reaches, other, own) }
+            .check("cuDeviceCanAccessPeer")?;
+        if reaches != 0 {
+            // SAFETY: the struct is plain numbers.
+            let mut access: sys::CUmemAccessDesc = unsafe { std::mem::zeroed() };
+            access.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+            access.location.id = ordinal as i32;
+            access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+            // SAFETY: the pool is this device's, and one description is given.
+            unsafe { sys::cuMemPoolSetAccess(self.pool, &access, 1) }
+                .check("cuMemPoolSetAccess")?;
         }
-        if let Some((which, offset, length)) = pending {
-            staging.wait(which)?;
-            data[offset..offset + length].copy_from_slice(&staging.half(which)[..length]);
-        }
-        Ok(())
+        asked.push((ordinal, reaches != 0));
+        Ok(reaches != 0)
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         // A driver that already failed has nothing left to free, so results are not looked at.
+        let _entered = self.gpu.enter();
         let _ = self.synchronize();
         *self.staging.lock() = None;
         // SAFETY: every buffer holds the stream, so none is left; both are this device's own.
@@ -233,9 +217,19 @@ pub(super) struct DeviceBuffer {
     stream: Arc<Stream>,
     address: u64,
     bytes: usize,
+    uses: OtherUses,
 }
 
 impl DeviceBuffer {
+    pub(super) fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
+    /// By other streams than its own.
+    pub(super) fn uses(&self) -> &OtherUses {
+        &self.uses
+    }
+
     pub(super) fn address(&self) -> u64 {
         self.address
     }
@@ -253,7 +247,10 @@ impl Buffer for DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        if self.address != 0 && self.stream.gpu.enter().is_ok() {
+        self.uses.settle(self.stream.raw);
+        if self.address != 0
+            && let Ok(_entered) = self.stream.gpu.enter()
+        {
             // SAFETY: the address is from this pool, and everything enqueued that uses it comes
             // before this in the stream's order.
             unsafe { sys::cuMemFreeAsync(self.address, self.stream.raw) };
@@ -266,13 +263,20 @@ fn buffer(storage: &Storage) -> &DeviceBuffer {
     buffer.expect("a CUDA device is only given tensors of its own")
 }
 
-/// Address of a tensor's first element, for kernels: they read pinned memory of the host, too.
+/// The block of a tensor in a GPU's memory, whichever device's.
+pub(super) fn device_buffer(x: &Tensor) -> Option<&DeviceBuffer> {
+    x.storage().buffer().as_any().downcast_ref()
+}
+
+/// Address of a tensor's first element, for what is enqueued on its device's stream: kernels read
+/// pinned memory of the host, too. Copies of it that are under way on other streams come first.
 pub(super) fn pointer(x: &Tensor) -> u64 {
     let skipped = (x.offset() * x.dtype().size()) as u64;
     if let Some((pinned, _)) = pinned(x) {
         return pinned.address() + skipped;
     }
     let block = buffer(x.storage());
+    block.uses.settle(block.stream.raw);
     debug_assert!((x.offset() + usize::from(x.is_uniform())) * x.dtype().size() <= block.bytes());
     block.address() + skipped
 }
@@ -280,81 +284,4 @@ pub(super) fn pointer(x: &Tensor) -> u64 {
 /// Address of a workspace; null where there is none.
 pub(super) fn workspace(storage: Option<&Storage>) -> u64 {
     storage.map_or(0, |storage| buffer(storage).address())
-}
-
-/// Bytes of half the staging memory of a stream.
-const HALF: usize = 4 << 20;
-
-/// Pinned host memory in two halves: one is copied by the host while the other is by the GPU.
-struct Staging {
-    start: NonNull<u8>,
-    events: [sys::CUevent; 2],
-    _counted: Reservation,
-}
-
-// SAFETY: the memory is owned, and events may be used from any thread.
-unsafe impl Send for Staging {}
-
-impl Staging {
-    /// The staging memory, taken at the first copy.
-    fn ready(held: &mut Option<Staging>) -> Result<&mut Staging> {
-        if held.is_none() {
-            *held = Some(Staging::new()?);
-        }
-        held.as_mut().ok_or_else(|| Error::driver("capgrad", "staging memory"))
-    }
-
-    fn new() -> Result<Staging> {
-        let host = Device::cpu();
-        let bytes = 2 * HALF as u64;
-        let counted = host.meter().reserve(bytes, Purpose::Other, Taker::of("staging"))?;
-        let mut start = std::ptr::null_mut();
-        // SAFETY: a valid place for the result.
-        unsafe { sys::cuMemHostAlloc(&mut start, 2 * HALF, 0) }.check("cuMemHostAlloc")?;
-        let start =
-            NonNull::new(start.cast()).ok_or_else(|| Error::driver("capgrad", "pinned memory"))?;
-        let events = [std::ptr::null_mut(); 2];
-        let mut staging = Staging { start, events, _counted: counted };
-        for event in &mut staging.events {
-            let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-            // SAFETY: a valid place for the result.
-            unsafe { sys::cuEventCreate(event, flags) }.check("cuEventCreate")?;
-        }
-        // SAFETY: the block is this long; zeros give its bytes a value before slices are made.
-        unsafe { start.as_ptr().write_bytes(0, 2 * HALF) };
-        Ok(staging)
-    }
-
-    fn half(&mut self, which: usize) -> &mut [u8] {
-        // SAFETY: the block has two halves of this length, borrowed together exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(which * HALF), HALF) }
-    }
-
-    /// Marks the place in the stream after which a half is free.
-    fn record(&self, which: usize, stream: sys::CUstream) -> Result<()> {
-        // SAFETY: both belong to the current context.
-        unsafe { sys::cuEventRecord(self.events[which], stream) }.check("cuEventRecord")
-    }
-
-    /// Waits until a half is free; one that was never used is.
-    fn wait(&self, which: usize) -> Result<()> {
-        // SAFETY: the event is valid.
-        unsafe { sys::cuEventSynchronize(self.events[which]) }.check("cuEventSynchronize")
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        // SAFETY: whoever drops it has waited for the stream or holds it no longer; the block and
-        // the events are its own.
-        unsafe {
-            for event in self.events {
-                if !event.is_null() {
-                    sys::cuEventSynchronize(event);
-                    sys::cuEventDestroy_v2(event);
-                }
-            }
-            sys::cuMemFreeHost(self.start.as_ptr().cast());
-        }
-    }
 }

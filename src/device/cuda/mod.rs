@@ -12,6 +12,7 @@ mod cudnn;
 mod cusparse;
 mod elementwise;
 mod error;
+mod event;
 mod gemm;
 mod gemm_kernel;
 mod gpu;
@@ -31,7 +32,11 @@ mod reduce;
 mod rows;
 mod softmax;
 mod sparse;
+mod staging;
 mod sums;
+#[cfg(test)]
+mod testing;
+mod transfer;
 mod update;
 
 use super::backend::{Backend, Buffer, Query, Terms};
@@ -53,6 +58,7 @@ use parking_lot::Mutex;
 use pinned::{Copies, PinnedBuffer};
 use std::any::Any;
 use std::sync::Arc;
+use transfer::Arrivals;
 
 /// Bytes that a device keeps for partial sums and as cuBLAS's smallest workspace.
 pub(super) const SCRATCH_BYTES: usize = 1 << 20;
@@ -64,8 +70,12 @@ pub(super) struct Cuda {
     poison: bool,
     kernels_only: bool,
     shared_per_block: usize,
+    /// Whether what other GPUs send comes by way of the host, though it need not.
+    through_host: bool,
     /// Made when a matrix is streamed for the first time.
     copies: Mutex<Option<Arc<Mutex<Copies>>>>,
+    /// Made when another device sends something for the first time.
+    arrivals: Mutex<Option<Arc<Mutex<Arrivals>>>>,
     /// The scratch, and what the libraries took when they started.
     charged: [Reservation; 2],
 }
@@ -74,6 +84,11 @@ impl std::fmt::Debug for Cuda {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Cuda({:?})", self.gpu())
     }
+}
+
+/// Most bytes of pinned memory that a copy to or from the host goes through.
+fn cap(x: &Tensor) -> u64 {
+    x.device().workspace_cap().unwrap_or(u64::MAX)
 }
 
 /// How many GPUs the driver sees.
@@ -90,11 +105,20 @@ impl Cuda {
             meter.reserve(SCRATCH_BYTES as u64, Purpose::Other, Taker::of("scratch"))?,
         ];
         let scratch = stream.allocate(SCRATCH_BYTES)?;
-        let &CudaOptions { poison, kernels_only, shared_per_block } = options;
+        let &CudaOptions { poison, kernels_only, shared_per_block, through_host } = options;
         let most = stream.gpu.properties.shared_per_block;
         let shared_per_block = shared_per_block.map_or(most, |bytes| bytes.min(most));
-        let copies = Mutex::default();
-        Ok(Cuda { stream, scratch, poison, kernels_only, shared_per_block, copies, charged })
+        Ok(Cuda {
+            stream,
+            scratch,
+            poison,
+            kernels_only,
+            shared_per_block,
+            through_host,
+            copies: Mutex::default(),
+            arrivals: Mutex::default(),
+            charged,
+        })
     }
 
     fn gpu(&self) -> &Gpu {
@@ -131,6 +155,16 @@ impl Cuda {
         Ok(held.insert(copies).clone())
     }
 
+    /// Where what other devices send comes in.
+    fn arrivals(&self) -> Result<Arc<Mutex<Arrivals>>> {
+        let mut held = self.arrivals.lock();
+        if let Some(arrivals) = &*held {
+            return Ok(arrivals.clone());
+        }
+        let arrivals = Arc::new(Mutex::new(Arrivals::new(self.stream.gpu.clone())?));
+        Ok(held.insert(arrivals).clone())
+    }
+
     fn stream(&self) -> sys::CUstream {
         self.stream.raw
     }
@@ -151,7 +185,12 @@ impl Backend for Cuda {
         Ok(Box::new(buffer))
     }
 
-    fn adopt(&self, dtype: DType, data: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
+    fn adopt(
+        &self,
+        dtype: DType,
+        data: Box<dyn Any + Send + Sync>,
+        cap: u64,
+    ) -> Result<Box<dyn Buffer>> {
         fn bytes<T: bytemuck::Pod>(data: &(dyn Any + Send + Sync)) -> &[u8] {
             data.downcast_ref::<Vec<T>>().map_or(&[], |data| bytemuck::cast_slice(data))
         }
@@ -165,7 +204,7 @@ impl Backend for Cuda {
             DType::I64 => bytes::<i64>(data),
         };
         let buffer = self.stream.allocate(bytes.len())?;
-        self.stream.write(buffer.address(), bytes)?;
+        self.stream.write(buffer.address(), bytes, cap)?;
         Ok(Box::new(buffer))
     }
 
@@ -184,15 +223,19 @@ impl Backend for Cuda {
     fn write(&self, out: &Tensor, data: &[u8]) -> Result<()> {
         match pinned::pinned(out) {
             Some((buffer, offset)) => buffer.write(offset, data),
-            None => self.stream.write(pointer(out), data),
+            None => self.stream.write(pointer(out), data, cap(out)),
         }
     }
 
     fn read(&self, x: &Tensor, data: &mut [u8]) -> Result<()> {
         match pinned::pinned(x) {
             Some((buffer, offset)) => buffer.read(offset, data),
-            None => self.stream.read(pointer(x), data),
+            None => self.stream.read(pointer(x), data, cap(x)),
         }
+    }
+
+    fn receive(&self, x: &Tensor, out: &Tensor) -> Result<bool> {
+        transfer::receive(self, x, out)
     }
 
     fn synchronize(&self) -> Result<()> {
@@ -207,6 +250,9 @@ impl Backend for Cuda {
     }
 
     fn trim(&self) -> Result<()> {
+        if let Some(arrivals) = &*self.arrivals.lock() {
+            arrivals.lock().trim()?;
+        }
         self.stream.trim()
     }
 

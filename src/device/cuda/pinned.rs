@@ -2,6 +2,7 @@
 //! kernels.
 
 use super::error::Check;
+use super::event::{Event, SideStream};
 use super::gpu::Gpu;
 use super::memory::Stream;
 use crate::device::Buffer;
@@ -22,7 +23,7 @@ pub(super) struct PinnedBuffer {
 
 impl PinnedBuffer {
     pub(super) fn new(stream: Arc<Stream>, bytes: usize) -> Result<PinnedBuffer> {
-        stream.gpu.enter()?;
+        let _entered = stream.gpu.enter()?;
         let mut start = std::ptr::null_mut();
         if bytes > 0 {
             // SAFETY: a valid place for the result.
@@ -78,39 +79,21 @@ impl Drop for PinnedBuffer {
     }
 }
 
-/// A stream of copies to two buffers in turn, and the events that order it with a stream that
-/// computes: a buffer is filled while kernels read the other.
+/// A stream of copies to two buffers in turn, and what orders it with a stream that computes: a buffer
+/// is filled while kernels read the other.
 pub(super) struct Copies {
-    gpu: Arc<Gpu>,
-    raw: sys::CUstream,
-    /// By buffer: when its copy is there, and when the kernels that read it are done.
-    copied: [sys::CUevent; 2],
-    released: [sys::CUevent; 2],
+    stream: SideStream,
+    /// By buffer: when the kernels that read it are done.
+    released: [Option<Arc<Event>>; 2],
 }
-
-// SAFETY: streams and events of the driver may be used from any thread.
-unsafe impl Send for Copies {}
 
 impl Copies {
     pub(super) fn new(gpu: Arc<Gpu>) -> Result<Copies> {
-        gpu.enter()?;
-        let event = std::ptr::null_mut();
-        let raw = std::ptr::null_mut();
-        let mut copies = Copies { gpu, raw, copied: [event; 2], released: [event; 2] };
-        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: a valid place for the result, and the context is current.
-        unsafe { sys::cuStreamCreate(&mut copies.raw, flags) }.check("cuStreamCreate")?;
-        for event in copies.copied.iter_mut().chain(&mut copies.released) {
-            let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-            // SAFETY: a valid place for the result.
-            unsafe { sys::cuEventCreate(event, flags) }.check("cuEventCreate")?;
-        }
-        Ok(copies)
+        Ok(Copies { stream: SideStream::new(gpu)?, released: [None, None] })
     }
 
     /// Both buffers are free once `compute` has come here.
-    pub(super) fn begin(&self, compute: sys::CUstream) -> Result<()> {
-        self.gpu.enter()?;
+    pub(super) fn begin(&mut self, compute: sys::CUstream) -> Result<()> {
         (0..2).try_for_each(|buffer| self.release(buffer, compute))
     }
 
@@ -122,53 +105,30 @@ impl Copies {
         pieces: &[(u64, u64, usize, usize)],
         compute: sys::CUstream,
     ) -> Result<()> {
-        self.gpu.enter()?;
-        // SAFETY: all are of this device.
-        unsafe { sys::cuStreamWaitEvent(self.raw, self.released[buffer], 0) }
-            .check("cuStreamWaitEvent")?;
+        let _entered = self.stream.gpu.enter()?;
+        if let Some(released) = &self.released[buffer] {
+            released.before(self.stream.raw)?;
+        }
         for &(to, from, skipped, bytes) in pieces.iter().filter(|piece| piece.3 > 0) {
             let from = (from as usize + skipped) as *const c_void;
             // SAFETY: callers give ranges of a workspace and of pinned memory that outlive what is
             // enqueued: the one is given back in the order of `compute`, the other waits for it.
-            unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes, self.raw) }
+            unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes, self.stream.raw) }
                 .check("cuMemcpyHtoDAsync")?;
         }
-        // SAFETY: as above.
-        unsafe {
-            sys::cuEventRecord(self.copied[buffer], self.raw).check("cuEventRecord")?;
-            sys::cuStreamWaitEvent(compute, self.copied[buffer], 0).check("cuStreamWaitEvent")
-        }
+        self.stream.event()?.before(compute)
     }
 
     /// A buffer is free once `compute` has come here.
-    pub(super) fn release(&self, buffer: usize, compute: sys::CUstream) -> Result<()> {
-        // SAFETY: both are of this device.
-        unsafe { sys::cuEventRecord(self.released[buffer], compute) }.check("cuEventRecord")
+    pub(super) fn release(&mut self, buffer: usize, compute: sys::CUstream) -> Result<()> {
+        self.released[buffer] = Some(Event::record(&self.stream.gpu, compute)?);
+        Ok(())
     }
 
     /// Waits for all copies.
     pub(super) fn synchronize(&self) {
-        if self.gpu.enter().is_ok() {
-            // SAFETY: the stream is its own. A driver that failed before has nothing under way.
-            unsafe { sys::cuStreamSynchronize(self.raw) };
-        }
-    }
-}
-
-impl Drop for Copies {
-    fn drop(&mut self) {
-        self.synchronize();
-        // SAFETY: all are its own and nothing is under way.
-        unsafe {
-            for event in self.copied.into_iter().chain(self.released) {
-                if !event.is_null() {
-                    sys::cuEventDestroy_v2(event);
-                }
-            }
-            if !self.raw.is_null() {
-                sys::cuStreamDestroy_v2(self.raw);
-            }
-        }
+        // A driver that failed before has nothing under way.
+        let _ = self.stream.synchronize();
     }
 }
 

@@ -1,24 +1,11 @@
 //! Every candidate of every pass, forced in turn, against the CPU in f64. Each is run into poisoned
 //! memory, in a workspace that is poisoned too.
 
+use crate::device::cuda::testing::gpu;
 use crate::device::{ConvGeometry, ConvPass, Query, Terms};
 use crate::memory::{Purpose, Taker};
 use crate::plan::{Candidate, PlannedCall};
-use crate::{CudaOptions, DType, Device, Tensor};
-
-/// The GPU, or `None` where a missing one may be skipped.
-fn gpu() -> Option<Device> {
-    match Device::new_cuda(0, CudaOptions { poison: true, ..Default::default() }) {
-        Ok(device) => Some(device),
-        Err(error) if std::env::var("CAPGRAD_REQUIRE_CUDA").is_ok_and(|v| v == "1") => {
-            panic!("CAPGRAD_REQUIRE_CUDA=1, but {error}")
-        }
-        Err(error) => {
-            eprintln!("skipped on CUDA: {error}");
-            None
-        }
-    }
-}
+use crate::{DType, Device, Tensor};
 
 /// batch, channels, length, kernel, [stride, dilation], groups, padding.
 type Sizes = (usize, [usize; 2], usize, usize, [usize; 2], usize, [usize; 2]);

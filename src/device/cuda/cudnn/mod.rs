@@ -263,7 +263,7 @@ impl Cuda {
     ) -> Result<()> {
         let absent = || Error::driver("cuDNN", "the library or the algorithm is not here");
         let mut cudnn = self.cudnn().ok_or_else(absent)?.lock();
-        self.gpu().enter()?;
+        let _entered = self.gpu().enter()?;
         let d = cudnn.descriptors(problem)?;
         let (one, beta) = ((1.0f32, 1.0f64), (beta as f32, beta));
         let factor = |pair: &(f32, f64)| match problem.dtype {

@@ -104,7 +104,7 @@ pub(super) fn each_chunk(
     let room = Room::new(problem, job.chunk, sizes);
     let [columns_at, values_at] = room.starts();
     let copies = cuda.copies()?;
-    let copies = copies.lock();
+    let mut copies = copies.lock();
     copies.begin(cuda.stream())?;
     let mut run = || {
         let (mut entry, mut turn) = (0, 0);

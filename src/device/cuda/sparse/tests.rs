@@ -2,6 +2,7 @@
 //! poisoned memory, with a poisoned workspace, under the shared memory of small chips as well.
 
 use super::job::{Job, Method};
+use crate::device::cuda::testing;
 use crate::device::philox::Stream;
 use crate::device::spec::{DenseLayout, Form, SparseProduct, SparseSpec, StoredSpec};
 use crate::device::{Query, Terms};
@@ -13,17 +14,7 @@ use std::collections::HashMap;
 
 /// A GPU whose blocks have so much shared memory, or `None` where a missing one may be skipped.
 fn gpu(shared_per_block: Option<usize>) -> Option<Device> {
-    let options = CudaOptions { poison: true, shared_per_block, ..Default::default() };
-    match Device::new_cuda(0, options) {
-        Ok(device) => Some(device),
-        Err(error) if std::env::var("CAPGRAD_REQUIRE_CUDA").is_ok_and(|v| v == "1") => {
-            panic!("CAPGRAD_REQUIRE_CUDA=1, but {error}")
-        }
-        Err(error) => {
-            eprintln!("skipped on CUDA: {error}");
-            None
-        }
-    }
+    testing::gpu_with(CudaOptions { poison: true, shared_per_block, ..Default::default() })
 }
 
 /// A matrix by its entries, row by row with columns ascending.

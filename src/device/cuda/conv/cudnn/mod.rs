@@ -187,9 +187,7 @@ pub(super) fn candidates(
 ) -> Vec<Candidate> {
     let Some(cudnn) = cuda.cudnn() else { return Vec::new() };
     let mut cudnn = cudnn.lock();
-    if cuda.gpu().enter().is_err() {
-        return Vec::new();
-    }
+    let Ok(_entered) = cuda.gpu().enter() else { return Vec::new() };
     let g = question.geometry;
     // As many samples as the library can number.
     let mut most = g.batch;

@@ -252,6 +252,18 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Ranks of a run that did not come together, or one that died or failed.
+    #[error("{op} on rank {rank} of {world_size}: {reason}")]
+    Communication {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// This process's rank.
+        rank: usize,
+        /// How many ranks there are.
+        world_size: usize,
+        /// What happened, and to whom.
+        reason: String,
+    },
     /// An error raised by a user's own operation.
     #[error("{op}: {source}")]
     Custom {
@@ -279,6 +291,15 @@ impl Error {
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn driver(call: impl Into<String>, status: impl Into<String>) -> Self {
         Error::Driver { call: call.into(), status: status.into() }
+    }
+
+    pub(crate) fn communication(
+        op: &'static str,
+        rank: usize,
+        world_size: usize,
+        reason: impl Into<String>,
+    ) -> Self {
+        Error::Communication { op, rank, world_size, reason: reason.into() }
     }
 
     pub(crate) fn shape(op: &'static str, shapes: &[&Shape], reason: impl Into<String>) -> Self {

@@ -47,6 +47,7 @@
 
 mod context;
 mod device;
+mod distributed;
 mod dtype;
 mod error;
 mod memory;
@@ -62,6 +63,10 @@ pub mod optim;
 
 pub use device::{
     ConvGeometry, ConvPass, CpuOptions, CudaOptions, DEFAULT_WORKSPACE_CAP, Device, Fit, Ranking,
+};
+pub use distributed::{
+    Communicator, DataParallel, ParallelStep, Pending, ReduceOp, Rendezvous, RowSplitMatrix,
+    balanced_rows,
 };
 pub use dtype::{DType, Element, Float, Real};
 pub use error::{Error, Result};

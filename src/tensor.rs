@@ -294,6 +294,11 @@ impl Tensor {
         Tensor { offset, shape: self.shape.with(0, length), ..self.clone() }
     }
 
+    /// All elements in a line; nothing is copied.
+    pub(crate) fn flat(&self) -> Tensor {
+        Tensor { shape: Shape::from([self.elements()]), ..self.clone() }
+    }
+
     /// A copy on another device (or the same tensor, if it is there already). What comes from a [dry
     /// device](Device::dry) is NaN, or 0 in integers.
     ///

@@ -7,13 +7,15 @@
 use super::Device;
 use super::philox::Stream;
 use super::spec::*;
+use crate::distributed::{Rendezvous, Transport};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::DriverMemory;
 use crate::plan::Candidate;
 use crate::tensor::{Storage, Tensor};
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 /// Memory of one device. What is in it is the device's own business.
 pub(crate) trait Buffer: Any + Send + Sync {
@@ -117,6 +119,13 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Bytes that the meter has charged for the device itself.
     fn charged(&self) -> u64 {
         0
+    }
+    /// Joins the ranks of a run, for tensors of this device (which is also given as callers hold it).
+    fn join_ranks(&self, it: &Rendezvous, device: &Device) -> Result<Arc<dyn Transport>> {
+        let reason = format!(
+            "NCCL joins GPUs, and {device} is none; give a CUDA device, or use ranks of one process"
+        );
+        Err(Error::communication("connect", it.rank, it.world_size, reason))
     }
     /// The high marks of [`Backend::driver_memory`] start again.
     fn reset_driver_peaks(&self) {}

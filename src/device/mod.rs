@@ -15,6 +15,7 @@ pub use dry::Fit;
 pub use options::{CpuOptions, CudaOptions, Ranking};
 pub use spec::{ConvGeometry, ConvPass};
 
+use crate::distributed::{Rendezvous, Transport};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::memory::{Fault, LimitGuard, Meter, Purpose, Report, Reservation, Scope, Taker};
@@ -573,6 +574,11 @@ impl Device {
         let reservation = self.0.meter.reserve(bytes as u64, purpose, taker)?;
         let cap = self.workspace_cap().unwrap_or(u64::MAX);
         self.fill(reservation, || self.0.backend.adopt(T::DTYPE, Box::new(data), cap))
+    }
+
+    /// Joins the ranks of a run.
+    pub(crate) fn join_ranks(&self, rendezvous: &Rendezvous) -> Result<Arc<dyn Transport>> {
+        self.0.backend.join_ranks(rendezvous, self)
     }
 
     /// Copies a tensor of another device.

@@ -26,7 +26,7 @@ mod scalar;
 mod select;
 mod shape;
 mod softmax;
-mod sparse;
+pub(crate) mod sparse;
 mod unary;
 
 use crate::error::Result;

@@ -12,13 +12,19 @@ use crate::tensor::{Tensor, require_alike};
 use std::sync::Arc;
 
 /// The dense operand of a product with `a`, checked.
-struct Dense {
-    layout: DenseLayout,
-    width: usize,
+#[derive(Clone, Copy)]
+pub(crate) struct Dense {
+    pub(crate) layout: DenseLayout,
+    pub(crate) width: usize,
 }
 
 impl Dense {
-    fn check(op: &'static str, a: &SparseMatrix, x: &Tensor, layout: DenseLayout) -> Result<Dense> {
+    pub(crate) fn check(
+        op: &'static str,
+        a: &SparseMatrix,
+        x: &Tensor,
+        layout: DenseLayout,
+    ) -> Result<Dense> {
         require_alike(op, &a.stored().values, x)?;
         let (length, width) = match (layout, x.dims()) {
             (DenseLayout::Columns, &[length, width]) => (length, width),
@@ -38,7 +44,7 @@ impl Dense {
     }
 }
 
-fn dense_shape(layout: DenseLayout, length: usize, width: usize) -> [usize; 2] {
+pub(crate) fn dense_shape(layout: DenseLayout, length: usize, width: usize) -> [usize; 2] {
     match layout {
         DenseLayout::Columns => [length, width],
         DenseLayout::Rows => [width, length],
@@ -64,15 +70,33 @@ fn take_sum(cx: &mut Backward<'_>, i: usize, shape: &[usize], like: &Tensor) -> 
     }
 }
 
-/// `a·x`, or `aᵀ·x`, added to `sum` if there is one. `values` replace the stored ones.
-fn multiply(
+/// Where a product goes.
+pub(crate) enum Target {
+    /// To a new tensor.
+    New,
+    /// It is added to this one.
+    Sum(Tensor),
+    /// Over what is in this one.
+    Over(Tensor),
+}
+
+impl From<Option<Tensor>> for Target {
+    fn from(sum: Option<Tensor>) -> Target {
+        sum.map_or(Target::New, Target::Sum)
+    }
+}
+
+/// `a·x`, or `aᵀ·x`, under `cap` or the one in force. `values` replace the stored ones.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn multiply(
     op: &'static str,
     a: &SparseMatrix,
     values: Option<&Tensor>,
     transposed: bool,
     dense: &Dense,
     x: &Tensor,
-    sum: Option<Tensor>,
+    target: impl Into<Target>,
+    cap: Option<u64>,
 ) -> Result<Tensor> {
     // Symmetry and the transposed copy are those of the stored values.
     let product = match values {
@@ -81,17 +105,18 @@ fn multiply(
         None => product_of(a, transposed),
     };
     let transpose = a.stored_transpose().filter(|_| values.is_none());
+    let target = target.into();
     let spec = SparseSpec {
         transpose: transpose.map(|transpose| transpose.spec),
         values_apart: values.is_some(),
-        accumulate: sum.is_some(),
+        accumulate: matches!(target, Target::Sum(_)),
         ..a.spec(product, dense.layout, dense.width)
     };
     let length = if transposed { a.cols() } else { a.rows() };
     let shape = dense_shape(dense.layout, length, dense.width);
-    let out = match sum {
-        Some(sum) => sum,
-        None => Tensor::result(op, shape, x.dtype(), x.device())?,
+    let out = match target {
+        Target::Sum(out) | Target::Over(out) => out,
+        Target::New => Tensor::result(op, shape, x.dtype(), x.device())?,
     };
     let stored = a.stored();
     let mut operands = stored.arrays(values.unwrap_or(&stored.values));
@@ -100,7 +125,7 @@ fn multiply(
     }
     operands.push(x);
     let query = Query::Sparse(spec, x.dtype());
-    PlannedCall { op, query, cap: None, operands: &operands, out: &out }.run()?;
+    PlannedCall { op, query, cap, operands: &operands, out: &out }.run()?;
     Ok(out)
 }
 
@@ -203,7 +228,7 @@ impl SparseMatrix {
 
     fn constant_product(&self, op: &'static str, layout: DenseLayout, x: &Var) -> Result<Var> {
         let dense = Dense::check(op, self, x.tensor(), layout)?;
-        let out = multiply(op, self, None, false, &dense, x.tensor(), None)?;
+        let out = multiply(op, self, None, false, &dense, x.tensor(), None, None)?;
         Var::record(op, out, &[x], |_| ConstantRule {
             op,
             a: self.clone(),
@@ -226,7 +251,7 @@ impl SparseMatrix {
         }
         require_alike(op, &self.stored().values, values.tensor())?;
         let dense = Dense::check(op, self, x.tensor(), layout)?;
-        let out = multiply(op, self, Some(values.tensor()), false, &dense, x.tensor(), None)?;
+        let out = multiply(op, self, Some(values.tensor()), false, &dense, x.tensor(), None, None)?;
         Var::record(op, out, &[values, x], |_| TrainableRule {
             op,
             a: self.clone(),
@@ -254,7 +279,7 @@ impl Rule for ConstantRule {
         self.values.take(cx)?;
         let (op, a, dense) = (self.op, &self.a, &self.dense);
         let sum = take_sum(cx, 0, &dense_shape(dense.layout, a.cols(), dense.width), &dy);
-        let dx = multiply(op, a, None, true, dense, &dy.dense()?, sum)?;
+        let dx = multiply(op, a, None, true, dense, &dy.dense()?, sum, None)?;
         drop(dy);
         cx.give(0, dx)
     }
@@ -300,7 +325,7 @@ impl Rule for TrainableRule {
         if let Some(values) = self.values.as_mut().filter(|_| cx.needs(1)) {
             let values = values.take(cx)?;
             let sum = take_sum(cx, 1, &dense_shape(dense.layout, a.cols(), dense.width), &dy);
-            let dx = multiply(op, a, Some(&values), true, dense, &dy, sum)?;
+            let dx = multiply(op, a, Some(&values), true, dense, &dy, sum, None)?;
             drop((values, dy));
             cx.give(1, dx)?;
         }

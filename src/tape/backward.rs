@@ -3,6 +3,7 @@
 
 use super::gradients::Gradients;
 use super::node::{Node, Origin, TapeInner};
+use super::parameter::ParameterId;
 use super::var::Var;
 use crate::device::spec::Binary;
 use crate::error::{Error, Result};
@@ -14,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 /// What is allocated during a backward pass is a gradient, unless a rule says otherwise.
-pub(super) fn guards() -> (PurposeGuard, PassGuard) {
+pub(crate) fn guards() -> (PurposeGuard, PassGuard) {
     (PurposeGuard::new(Purpose::Gradient), PassGuard::new(Pass::Backward))
 }
 
@@ -90,7 +91,7 @@ fn add_pending(pending: &mut Pending, node: Arc<Node>, gradient: Tensor) -> Resu
 }
 
 /// The sum of two gradients, in place where one of them is nobody else's.
-pub(super) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+pub(crate) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let device = a.device().clone();
     if a.is_uniform() && b.is_uniform() {
         let (x, y) = (a.stored(), b.stored());
@@ -109,7 +110,16 @@ pub(super) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     Ok(out)
 }
 
-pub(super) fn run(root: Arc<Node>, gradient: Tensor, retain: bool) -> Result<Gradients> {
+/// Somebody who takes parameters' gradients as they come in, or gives them back. A parameter whose uses are
+/// recorded apart (in several checkpoints) may come more than once; its gradient is the sum.
+pub(crate) type Arrivals<'a> = dyn FnMut(ParameterId, Tensor) -> Result<Option<Tensor>> + 'a;
+
+pub(super) fn run(
+    root: Arc<Node>,
+    gradient: Tensor,
+    retain: bool,
+    mut arrivals: Option<&mut Arrivals<'_>>,
+) -> Result<Gradients> {
     let mut gradients = Gradients::default();
     let mut pending = Pending::new();
     pending.insert(root.id, (root, gradient));
@@ -121,7 +131,18 @@ pub(super) fn run(root: Arc<Node>, gradient: Tensor, retain: bool) -> Result<Gra
         match &mut *origin {
             // Callers may compute with what they get, so it is written out.
             Origin::Leaf => gradients.insert(id, dy.dense()?),
-            Origin::Parameter(parameter) => gradients.add_parameter(*parameter, dy.dense()?)?,
+            Origin::Parameter(parameter) => {
+                let gradient = dy.dense()?;
+                // Nobody else's now, unless another node has it.
+                drop(dy);
+                let left = match &mut arrivals {
+                    Some(arrivals) => arrivals(*parameter, gradient)?,
+                    None => Some(gradient),
+                };
+                if let Some(gradient) = left {
+                    gradients.add_parameter(*parameter, gradient)?;
+                }
+            }
             Origin::Taken(op) => return Err(Error::GraphTaken { op }),
             Origin::Recorded { rule, inputs } if retain => {
                 let inputs = inputs.clone();

@@ -94,7 +94,7 @@ impl Gradients {
         self.values.insert(node, gradient);
     }
 
-    pub(super) fn add_parameter(&mut self, id: ParameterId, gradient: Tensor) -> Result<()> {
+    pub(crate) fn add_parameter(&mut self, id: ParameterId, gradient: Tensor) -> Result<()> {
         let sum = match self.parameters.get(&id) {
             Some(own) => add(own, &gradient)?,
             None => gradient,

@@ -15,7 +15,7 @@ mod node;
 mod parameter;
 mod var;
 
-pub(crate) use backward::Backward;
+pub(crate) use backward::{Backward, add as add_gradients, guards as backward_guards};
 pub use checkpoint::checkpoint;
 pub use custom::{Function, Saves};
 pub use gradcheck::{GradCheck, gradcheck};
@@ -24,4 +24,5 @@ pub use no_grad::{NoGrad, no_grad};
 pub use node::Tape;
 pub(crate) use node::{Rule, Saved};
 pub use parameter::Parameter;
+pub(crate) use parameter::ParameterId;
 pub use var::Var;

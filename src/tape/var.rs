@@ -1,6 +1,6 @@
 //! A tensor that may have a place on a tape.
 
-use super::backward;
+use super::backward::{self, Arrivals};
 use super::gradients::Gradients;
 use super::no_grad::recording;
 use super::node::{Node, Rule, TapeInner};
@@ -106,7 +106,7 @@ impl Var {
     /// it wants a gradient; [`Error::GraphTaken`]; and those of the operations' gradients. After an
     /// error, run the forward pass again.
     pub fn backward(self) -> Result<Gradients> {
-        let dy = self.seed()?;
+        let dy = self.seed(1.0)?;
         self.backward_with(dy)
     }
 
@@ -116,7 +116,7 @@ impl Var {
     /// As [`Var::backward`], and [`Error::Shape`], [`Error::DTypeMismatch`] or
     /// [`Error::DeviceMismatch`] where `gradient` is unlike the value.
     pub fn backward_with(self, gradient: Tensor) -> Result<Gradients> {
-        self.run_backward(gradient, false)
+        self.run_backward(gradient, false, None)
     }
 
     /// Like [`Var::backward`], but the graph is kept for another backward.
@@ -124,19 +124,34 @@ impl Var {
     /// # Errors
     /// As [`Var::backward`].
     pub fn backward_retained(&self) -> Result<Gradients> {
-        self.clone().run_backward(self.seed()?, true)
+        self.clone().run_backward(self.seed(1.0)?, true, None)
     }
 
-    fn seed(&self) -> Result<Tensor> {
+    /// [`Var::backward`] of `weight` times this number, whose parameters' gradients go to `arrivals`.
+    pub(crate) fn backward_into(
+        self,
+        weight: f64,
+        arrivals: &mut Arrivals<'_>,
+    ) -> Result<Gradients> {
+        let dy = self.seed(weight)?;
+        self.run_backward(dy, false, Some(arrivals))
+    }
+
+    fn seed(&self, weight: f64) -> Result<Tensor> {
         if self.tensor.elements() != 1 {
             let reason = "expected one number; take `mean` or `sum`, or use `backward_with`";
             return Err(Error::shape("backward", &[self.shape()], reason));
         }
         let _guards = backward::guards();
-        Tensor::filled("backward", self.shape(), 1.0, self.dtype(), self.device())
+        Tensor::filled("backward", self.shape(), weight, self.dtype(), self.device())
     }
 
-    fn run_backward(self, gradient: Tensor, retain: bool) -> Result<Gradients> {
+    fn run_backward(
+        self,
+        gradient: Tensor,
+        retain: bool,
+        arrivals: Option<&mut Arrivals<'_>>,
+    ) -> Result<Gradients> {
         let _guards = backward::guards();
         require_same("backward", &self.tensor, &gradient)?;
         let Var { tensor, node, tape } = self;
@@ -146,7 +161,7 @@ impl Var {
         let Some(_tape) = tape.upgrade() else {
             return Err(Error::NotRecorded { op: "backward" });
         };
-        backward::run(node, gradient, retain)
+        backward::run(node, gradient, retain, arrivals)
     }
 
     pub(super) fn live_node(&self) -> Option<&Arc<Node>> {

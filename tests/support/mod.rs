@@ -8,6 +8,7 @@ pub mod conv;
 pub mod devices;
 pub mod generate;
 pub mod ops;
+pub mod ranks;
 pub mod sparse;
 pub mod workloads;
 

@@ -40,6 +40,16 @@ impl Event {
         unsafe { sys::cuStreamWaitEvent(stream, self.raw, 0) }.check("cuStreamWaitEvent")
     }
 
+    /// Whether the stream has come here.
+    #[cfg(feature = "nccl")]
+    pub(super) fn reached(&self) -> Result<bool> {
+        // SAFETY: the event is recorded.
+        match unsafe { sys::cuEventQuery(self.raw) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            status => status.check("cuEventQuery").map(|()| true),
+        }
+    }
+
     /// Waits, on the host, until the stream has come here.
     pub(super) fn wait(&self) -> Result<()> {
         // SAFETY: the event is recorded.

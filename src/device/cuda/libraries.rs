@@ -174,6 +174,21 @@ pub(super) fn cusparse() -> Result<(), String> {
     FOUND.get_or_init(look).clone()
 }
 
+/// NCCL's library, or why it cannot be used.
+#[cfg(feature = "nccl")]
+pub(super) fn nccl() -> Result<&'static Library, String> {
+    static FOUND: OnceLock<Result<Library, String>> = OnceLock::new();
+    let look = || {
+        // What the folders had is known by the first of these names from then on.
+        let names = ["libnccl.so.2", "libnccl.so"];
+        // SAFETY: as for the driver.
+        let open = || names.into_iter().find_map(|name| unsafe { Library::new(name) }.ok());
+        find(&["libnccl.so"], || open().is_some())?;
+        open().ok_or_else(|| "libnccl.so.2 was there and is gone".to_owned())
+    };
+    FOUND.get_or_init(look).as_ref().map_err(Clone::clone)
+}
+
 fn lacks(name: Option<&str>) -> Result<(), String> {
     name.map_or(Ok(()), |name| Err(format!("the library that was found has no {name}")))
 }

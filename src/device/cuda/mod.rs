@@ -22,6 +22,8 @@ mod launch;
 mod layout;
 mod libraries;
 mod memory;
+#[cfg(feature = "nccl")]
+mod nccl;
 mod norm;
 mod pinned;
 mod planned;
@@ -43,7 +45,11 @@ use super::backend::{Backend, Buffer, Query, Terms};
 use super::options::CudaOptions;
 use super::philox::Stream as RandomStream;
 use super::spec::*;
+use crate::device::Device;
+use crate::distributed::{Rendezvous, Transport};
 use crate::dtype::DType;
+#[cfg(not(feature = "nccl"))]
+use crate::error::Error;
 use crate::error::Result;
 use crate::memory::{DriverMemory, Meter, Purpose, Reservation, Taker};
 use crate::plan::Candidate;
@@ -268,6 +274,17 @@ impl Backend for Cuda {
 
     fn charged(&self) -> u64 {
         self.charged.iter().map(Reservation::bytes).sum()
+    }
+
+    #[cfg(feature = "nccl")]
+    fn join_ranks(&self, it: &Rendezvous, device: &Device) -> Result<Arc<dyn Transport>> {
+        nccl::join(self, it, device)
+    }
+
+    #[cfg(not(feature = "nccl"))]
+    fn join_ranks(&self, it: &Rendezvous, _: &Device) -> Result<Arc<dyn Transport>> {
+        let reason = "capgrad was built without its feature `nccl`";
+        Err(Error::communication("connect", it.rank, it.world_size, reason))
     }
 
     fn reset_driver_peaks(&self) {

@@ -61,7 +61,8 @@ impl Halves {
         unsafe { self.start.as_ptr().add(which * self.half) }
     }
 
-    fn slice(&mut self, which: usize) -> &mut [u8] {
+    /// The bytes of a half that nothing copies.
+    pub(super) fn bytes(&mut self, which: usize) -> &mut [u8] {
         // SAFETY: the half has this length, and the halves are borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.address(which), self.half) }
     }
@@ -97,7 +98,7 @@ impl Staging {
         if let Some(event) = self.busy[which].take() {
             event.wait()?;
         }
-        Ok(self.halves.slice(which))
+        Ok(self.halves.bytes(which))
     }
 }
 

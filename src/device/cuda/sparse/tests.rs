@@ -167,19 +167,24 @@ impl Case<'_> {
         if spec.accumulate {
             expected.iter_mut().zip(&before).for_each(|(out, before)| *out += before);
         }
-        let put = |data: &[f64]| tensor(data, [1, data.len()], self.dtype, self.device);
-        let (first, second) = (put(&first), put(&second));
         let values = self.apart.as_ref().unwrap_or(&self.stored.values);
-        let mut operands = self.stored.arrays(values);
-        if let Some(transpose) = self.transpose.as_ref().filter(|_| spec.transpose.is_some()) {
-            operands.extend(transpose.arrays(&transpose.values));
-        }
-        operands.push(&first);
-        if spec.product == SparseProduct::Sampled {
-            operands.push(&second);
-        }
         let query = Query::Sparse(spec, self.dtype);
         for cap in [u64::MAX, 150_000, 0] {
+            // Once from the second element of what they lie in, where nothing is aligned.
+            let skipped = usize::from(cap == 150_000);
+            let put = |data: &[f64]| {
+                let all = [&vec![f64::NAN; skipped], data].concat();
+                tensor(&all, [all.len()], self.dtype, self.device).rows(skipped, data.len())
+            };
+            let (first, second) = (put(&first), put(&second));
+            let mut operands = self.stored.arrays(values);
+            if let Some(transpose) = self.transpose.as_ref().filter(|_| spec.transpose.is_some()) {
+                operands.extend(transpose.arrays(&transpose.values));
+            }
+            operands.push(&first);
+            if spec.product == SparseProduct::Sampled {
+                operands.push(&second);
+            }
             let terms = Terms { cap, allow_tf32: false };
             let candidates = self.device.backend().candidates(&query, terms);
             let free = |c: &&Candidate| c.workspace == 0;

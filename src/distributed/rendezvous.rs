@@ -2,6 +2,9 @@
 //! connect, say who they are, and get what rank 0 has for them once everybody is there. The connections
 //! stay, with nothing on them, for as long as the run: one that breaks is a rank that has died.
 
+#[cfg(test)]
+mod tests;
+
 use super::environment::Rendezvous;
 use crate::error::{Error, Result};
 use parking_lot::Mutex;

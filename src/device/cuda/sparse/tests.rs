@@ -174,7 +174,9 @@ impl Case<'_> {
             let skipped = usize::from(cap == 150_000);
             let put = |data: &[f64]| {
                 let all = [&vec![f64::NAN; skipped], data].concat();
-                tensor(&all, [all.len()], self.dtype, self.device).rows(skipped, data.len())
+                tensor(&all, [1, all.len()], self.dtype, self.device)
+                    .flat()
+                    .rows(skipped, data.len())
             };
             let (first, second) = (put(&first), put(&second));
             let mut operands = self.stored.arrays(values);

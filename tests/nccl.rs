@@ -1,5 +1,6 @@
 //! NCCL: one rank on a GPU, where every collective gives back what was brought; several ranks, processes of
-//! their own, on one GPU, which NCCL takes for several machines; and ranks that die.
+//! their own, each on a GPU if there are enough, else all on one, which NCCL takes for several machines;
+//! and ranks that die.
 #![cfg(feature = "nccl")]
 
 mod support;
@@ -20,8 +21,15 @@ fn gpu() -> bool {
     support::kinds().any(|kind| kind == Kind::Cuda)
 }
 
-fn device() -> Device {
-    Device::new_cuda(0, CudaOptions { poison: true, ..Default::default() }).unwrap()
+/// Whether each of so many ranks has a GPU of its own.
+fn enough_gpus(ranks: usize) -> bool {
+    (1..ranks).all(|gpu| Device::cuda(gpu).is_ok())
+}
+
+/// The device of a rank: on a GPU of its own where there are enough, else on the first.
+fn device(rank: usize, ranks: usize) -> Device {
+    let gpu = if enough_gpus(ranks) { rank } else { 0 };
+    Device::new_cuda(gpu, CudaOptions { poison: true, ..Default::default() }).unwrap()
 }
 
 /// Whole numbers that every dtype holds, and sums of a few of them.
@@ -176,7 +184,7 @@ fn one_rank_gets_back_what_it_brings() {
     if !gpu() {
         return;
     }
-    let device = device();
+    let device = device(0, 1);
     let before = device.report().live[Purpose::Other];
     let it = Rendezvous::new(0, 1, "127.0.0.1:0");
     let own = Communicator::connect(&it, &device).unwrap();
@@ -195,24 +203,12 @@ fn one_rank_gets_back_what_it_brings() {
     assert!(device.report().live[Purpose::Other] <= before + 64 * KIB);
 }
 
-#[test]
-fn a_second_gpu_that_is_not_there_is_skipped_aloud() {
-    if !gpu() {
-        return;
-    }
-    match Device::cuda(1) {
-        Ok(_) => println!("two GPUs: `processes_on_one_gpu` uses the first alone"),
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "skipped with two GPUs: {error}");
-        }
-    }
-}
-
 /// One rank of several, started by the tests below.
 #[test]
 fn process() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let device = device();
+    let it = Rendezvous::from_env().unwrap();
+    let device = device(it.rank, it.world_size);
     let own = match Communicator::from_env(&device) {
         Ok(own) => own,
         Err(error) => return println!("\nSAID error {error}"),
@@ -269,12 +265,17 @@ impl Drop for Started {
     }
 }
 
-/// What the ranks said. NCCL refuses two ranks on one GPU of one machine; the names that they are given
-/// make machines of their processes.
+/// What the ranks said. With a GPU for each they are as a user's. NCCL refuses two ranks on one GPU of one
+/// machine; the names that they are given there make machines of their processes.
 fn processes(role: &str, world: usize, seconds: u32) -> Vec<String> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let apart = enough_gpus(world);
+    if !apart {
+        let _ = writeln!(std::io::stderr(), "{world} ranks share a GPU: skipped with one for each");
+    }
     let start = |rank: usize| {
-        let child = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["process", "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env("RANK", rank.to_string())
@@ -282,22 +283,24 @@ fn processes(role: &str, world: usize, seconds: u32) -> Vec<String> {
             .env("MASTER_ADDR", "127.0.0.1")
             .env("MASTER_PORT", port.to_string())
             .env("CAPGRAD_TIMEOUT", seconds.to_string())
-            .env("NCCL_HOSTID", format!("machine-{rank}"))
-            .env("NCCL_SOCKET_IFNAME", "lo")
-            .env("NCCL_IB_DISABLE", "1")
-            .env("NCCL_P2P_DISABLE", "1")
-            .env("NCCL_SHM_DISABLE", "1")
             .env_remove("TORCHELASTIC_RUN_ID")
-            .stdout(Stdio::piped())
-            .spawn();
-        Started(child.unwrap())
+            .stdout(Stdio::piped());
+        if !apart {
+            command
+                .env("NCCL_HOSTID", format!("machine-{rank}"))
+                .env("NCCL_SOCKET_IFNAME", "lo")
+                .env("NCCL_IB_DISABLE", "1")
+                .env("NCCL_P2P_DISABLE", "1")
+                .env("NCCL_SHM_DISABLE", "1");
+        }
+        Started(command.spawn().unwrap())
     };
     let started: Vec<Started> = (0..world).map(start).collect();
     started.into_iter().map(Started::said).collect()
 }
 
 #[test]
-fn processes_on_one_gpu() {
+fn processes_get_what_one_would() {
     if !gpu() {
         return;
     }

@@ -2,8 +2,27 @@
 
 use super::Kind;
 use capgrad::{CudaOptions, Device};
+use std::io::Write;
+use std::sync::LazyLock;
 
-/// Devices of every kind, two of each: a second one on the same GPU is as any other to the crate.
+/// Whether there is a second GPU. It stays open, as the first one does.
+static SECOND: LazyLock<bool> = LazyLock::new(|| match Device::cuda(1) {
+    Ok(_) => true,
+    Err(error) => {
+        let _ = writeln!(std::io::stderr(), "skipped on a second GPU: {error}");
+        false
+    }
+});
+
+/// A device on the second GPU, its new memory poisoned; where there is one GPU, says that what needs two
+/// is skipped.
+pub fn second_gpu() -> Option<Device> {
+    let poisoned = || CudaOptions { poison: true, ..Default::default() };
+    SECOND.then(|| Device::new_cuda(1, poisoned()).unwrap())
+}
+
+/// Devices of every kind, two of each, and one on a second GPU if there is one: a second device on the
+/// same GPU is as any other to the crate.
 pub fn all() -> Vec<Device> {
     super::kinds()
         .flat_map(|kind| {
@@ -11,6 +30,7 @@ pub fn all() -> Vec<Device> {
             if kind == Kind::Cuda {
                 let options = CudaOptions { through_host: true, ..Default::default() };
                 made.push(Device::new_cuda(0, options).unwrap());
+                made.extend(second_gpu());
             }
             made
         })

@@ -122,7 +122,7 @@ def main():
     for line in filter(lambda line: line.startswith("{"), done.stdout.splitlines()):
         it = json.loads(line)
         pin = ""
-        if not arguments.no_pytorch and it["way"] in ("cpu to cuda", "cuda to cpu"):
+        if not arguments.no_pytorch and it["way"] in ("cpu to cuda", "cuda to cpu", "cuda to a slice"):
             of = to_gpu if it["way"] == "cpu to cuda" else from_gpu
             pin = f"  {100 * it['bytes_per_second'] / of:5.1f} % of pinned"
         print(f"  {it['way']:<30} {it['bytes'] >> 20:>5} MiB, cap {it['cap'] >> 20:>3} MiB: "

@@ -234,14 +234,70 @@ class Data:
         return losses
 
 
+class Base:
+    """The model in a file, to which trees can be added."""
+
+    NODE = np.dtype([("is_leaf", "u1"), ("feature_idx", "u1"), ("bin_threshold", "u1"), ("value", "f8"),
+                     ("left", "i4"), ("right", "i4")])
+
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            data = file.read()
+        at = 8
+
+        def take(form):
+            nonlocal at
+            out = struct.unpack_from("<" + form, data, at)
+            at += struct.calcsize("<" + form)
+            return out
+
+        _, features, methods, trees, self.start, step = take("IHHIff")
+        self.methods = []
+        for _ in range(methods):
+            length, = take("B")
+            self.methods.append(take(f"{length}s")[0].decode())
+        self.thresholds = [np.array(take(f"{take('B')[0]}f"), float) for _ in range(features)]
+
+        def node(nodes):
+            index, feature = len(nodes), take("B")[0]
+            nodes.append(None)
+            if feature == 255:
+                nodes[index] = (1, 0, 0, take("h")[0] * step, 0, 0)
+                return index
+            bin_, = take("B")
+            left, right = node(nodes), node(nodes)
+            nodes[index] = (0, feature, bin_, 0.0, left, right)
+            return index
+
+        self.trees = []
+        for _ in range(trees):
+            node(nodes := [])
+            self.trees.append(np.array(nodes, self.NODE))
+
+    def value(self, binned):
+        """What the trees add up to, for every row of bins."""
+        total, rows = np.full(len(binned), self.start), np.arange(len(binned))
+        for tree in self.trees:
+            at = np.zeros(len(binned), int)
+            while (inner := tree["is_leaf"][at] == 0).any():
+                it = tree[at]
+                left = binned[rows, it["feature_idx"]] <= it["bin_threshold"]
+                at = np.where(inner, np.where(left, it["left"], it["right"]), at)
+            total += tree["value"][at]
+        return total
+
+
 class Model:
     """Boosted trees; `value` is what they add up to for every row of the data."""
 
-    def __init__(self, data, rows, options):
+    def __init__(self, data, rows, options, base=None):
         rng = np.random.default_rng(0)
         bins = _BinMapper(n_bins=255, random_state=0)
         bins.fit(data.x[rows])
         bins.bin_thresholds_ = [t.astype(np.float32).astype(float) for t in bins.bin_thresholds_]
+        if base:
+            bins.bin_thresholds_ = base.thresholds
+            bins.n_bins_non_missing_ = np.array([len(t) + 1 for t in base.thresholds], np.uint32)
         self.thresholds = bins.bin_thresholds_
         every = bins.transform(data.x)
         inside = np.asfortranarray(every[rows])
@@ -259,16 +315,20 @@ class Model:
 
         wanted, modelled = shares(-slower / options.apart), np.log(data.modelled[rows])
         self.start = float(np.float32(np.average(target, weights=weight)))
-        self.value = np.full(len(data.x), self.start)
-        self.trees = []
+        self.value, self.trees = np.full(len(data.x), self.start), []
+        if base:
+            self.start, self.value, self.trees = base.start, base.value(every), list(base.trees)
+        shapes = np.unique(data.shape[rows], return_inverse=True)[1]
         for turn in range(options.trees):
             now = self.value[rows]
             gradient, curvature = weight * (now - target), weight.copy()
             # The order is worth learning once times are about right.
-            if turn >= options.trees // 8:
+            if base or turn >= options.trees // 8:
                 share = shares(-(now + modelled) / options.heat)
                 gradient += options.order * (wanted - share) / options.heat
                 curvature += options.order * np.maximum(share * (1 - share), 0.02) / options.heat**2
+            drawn = rng.random(shapes.max() + 1)[shapes] < options.sample
+            gradient, curvature = gradient * drawn, curvature * drawn
             grower = TreeGrower(
                 inside, gradient.astype(np.float32), curvature.astype(np.float32),
                 max_leaf_nodes=options.leaves, min_samples_leaf=options.least, l2_regularization=1.0,
@@ -346,6 +406,8 @@ def main():
     parser.add_argument("--least", type=int, default=20, help="rows of a leaf")
     parser.add_argument("--rate", type=float, default=0.12, help="share of a tree that is added")
     parser.add_argument("--share", type=float, default=0.5, help="of the features, for each split")
+    parser.add_argument("--sample", type=float, default=1.0, help="of the shapes, for each tree")
+    parser.add_argument("--onto", metavar="FIT", help="keep the trees of this file and add to them")
     parser.add_argument("--sharpness", type=float, default=1.5, help="how much less slow rows weigh")
     parser.add_argument("--floor", type=float, default=0.05, help="what the slowest rows weigh")
     parser.add_argument("--order", type=float, default=0.2, help="weight of the order")
@@ -355,13 +417,14 @@ def main():
     parser.add_argument("--dry", action="store_true", help="write nothing")
     options = parser.parse_args()
     rows = [json.loads(line) for path in options.files for line in open(path)]
-    names = sorted({Work(row).method for row in rows})
+    base = Base(options.onto) if options.onto else None
+    names = base.methods if base else sorted({Work(row).method for row in rows})
     methods = {name: index for index, name in enumerate(names)}
     data = Data(rows, methods)
     losses = defaultdict(list)
     for fold in range(options.folds):
         out = data.shape % 5 == fold
-        predicted = seconds(data.modelled, Model(data, ~out, options).value)
+        predicted = seconds(data.modelled, Model(data, ~out, options, base).value)
         for cap, more in data.loss(predicted, out).items():
             losses[cap] += more
     for cap, some in sorted(losses.items()):
@@ -370,7 +433,7 @@ def main():
               f"mean {np.exp(np.log(some).mean()):.3f}, worst {some.max():.2f}", flush=True)
     if options.dry:
         return
-    model = Model(data, np.full(len(rows), True), options)
+    model = Model(data, np.full(len(rows), True), options, base)
     packed, step = model.pack(names)
     with open(os.path.join(HERE, "fit.bin"), "wb") as file:
         file.write(packed)

@@ -5,6 +5,7 @@
 
 use capgrad::{CudaOptions, DType, Device, MIB, Tensor};
 use criterion::{Criterion, Throughput};
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// A pair of devices and what the copy is called.
@@ -44,6 +45,24 @@ fn copies(x: &Tensor, to: &Device, count: u64) -> Duration {
     start.elapsed()
 }
 
+fn print(way: &str, bytes: u64, cap: u64, copy: impl Fn() -> Duration) {
+    copy();
+    let mut times: Vec<f64> = (0..5).map(|_| copy().as_secs_f64()).collect();
+    times.sort_by(f64::total_cmp);
+    let rate = bytes as f64 / times[2];
+    println!(
+        "{{\"way\": \"{way}\", \"bytes\": {bytes}, \"cap\": {cap}, \"bytes_per_second\": {rate:.0}}}"
+    );
+}
+
+/// To memory of the host that is there already.
+fn to_slice(x: &Tensor, data: &mut [f32]) -> Duration {
+    x.device().synchronize().unwrap();
+    let start = Instant::now();
+    x.copy_to_slice(data).unwrap();
+    start.elapsed()
+}
+
 fn table() {
     for (name, from, to) in ways() {
         for bytes in [MIB, 16 * MIB, 256 * MIB, 1024 * MIB] {
@@ -51,15 +70,11 @@ fn table() {
             for cap in [0, MIB, 64 * MIB] {
                 from.set_workspace_cap(cap);
                 to.set_workspace_cap(cap);
-                copies(&x, &to, 1);
-                let mut times: Vec<f64> =
-                    (0..5).map(|_| copies(&x, &to, 1).as_secs_f64()).collect();
-                times.sort_by(f64::total_cmp);
-                let rate = bytes as f64 / times[2];
-                println!(
-                    "{{\"way\": \"{name}\", \"bytes\": {bytes}, \"cap\": {cap}, \
-                     \"bytes_per_second\": {rate:.0}}}"
-                );
+                print(name, bytes, cap, || copies(&x, &to, 1));
+                if name == "cuda to cpu" {
+                    let data = RefCell::new(vec![1.0; x.elements()]);
+                    print("cuda to a slice", bytes, cap, || to_slice(&x, &mut data.borrow_mut()));
+                }
             }
         }
     }

@@ -244,6 +244,33 @@ impl Tensor {
         Ok(data)
     }
 
+    /// Copies the elements, row-major, to memory of the host that is there already: for large tensors that
+    /// is faster than new memory, whose pages the system has to find first.
+    ///
+    /// ```
+    /// # use capgrad::{Device, Tensor};
+    /// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &Device::cpu())?;
+    /// let mut data = [0.0f32; 2];
+    /// x.copy_to_slice(&mut data)?;
+    /// assert_eq!(data, [1.0, 2.0]);
+    /// # Ok::<(), capgrad::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::DType`] where `T` is not the tensor's dtype; [`Error::Shape`] where `data` has another
+    /// number of elements.
+    pub fn copy_to_slice<T: Element>(&self, data: &mut [T]) -> Result<()> {
+        let op = "copy_to_slice";
+        if T::DTYPE != self.dtype {
+            return Err(Error::DType { op, got: self.dtype, expected: T::DTYPE.name() });
+        }
+        if data.len() != self.elements() {
+            let reason = format!("the slice has {} elements", data.len());
+            return Err(Error::shape(op, &[&self.shape], reason));
+        }
+        self.device().backend().read(&self.dense()?, bytemuck::cast_slice_mut(data))
+    }
+
     /// The elements as f64, row-major, whatever the dtype.
     ///
     /// # Errors

@@ -24,6 +24,9 @@ fn every_bit_arrives() {
                 drop(x);
                 assert_eq!(y.device(), &to);
                 assert!(y.to_vec::<i64>().unwrap() == data, "{from} to {to}, {length}, cap {cap}");
+                let mut there = vec![0; length];
+                y.copy_to_slice(&mut there).unwrap();
+                assert!(there == data, "{to} to a slice, {length}, cap {cap}");
             }
         }
     }

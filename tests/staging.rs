@@ -21,7 +21,8 @@ fn each_meter_counts_its_own() {
         for cap in [0, MIB, 64 * MIB] {
             from.set_workspace_cap(cap);
             to.set_workspace_cap(cap);
-            (from.trim().unwrap(), to.trim().unwrap());
+            from.trim().unwrap();
+            to.trim().unwrap();
             let (staged, live) = (other(&host), (from.live_bytes(), to.live_bytes()));
             let x = Tensor::from_vec(numbers(1 << 20), [1 << 20], &from).unwrap();
             let y = x.to(&to).unwrap();
@@ -33,7 +34,8 @@ fn each_meter_counts_its_own() {
             assert_eq!(reports.devices.len(), 2);
             assert_eq!(reports.live(), from.live_bytes() + to.live_bytes());
             drop((x, y));
-            (from.trim().unwrap(), to.trim().unwrap());
+            from.trim().unwrap();
+            to.trim().unwrap();
             assert_eq!(other(&host), staged);
         }
     }

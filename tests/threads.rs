@@ -4,8 +4,8 @@
 mod support;
 
 use capgrad::{
-    Conv1d, CpuOptions, DType, Device, Error, Gradients, Parameter, SparseMatrix, Tape, Tensor,
-    Var, no_grad,
+    Conv1d, CpuOptions, CudaOptions, DType, Device, Error, Gradients, Parameter, SparseMatrix,
+    Tape, Tensor, Var, no_grad,
 };
 use support::{Kind, Numbers, bits, devices, kinds, tensor, values};
 
@@ -65,6 +65,65 @@ fn threads_share_a_device_and_its_parameters() {
             }
         });
         assert_eq!(device.live_bytes(), live);
+    }
+}
+
+/// Operations that add up in several launches, each on data of its own; all results, bit for bit.
+fn sums(device: &Device, seed: u64) -> Vec<u64> {
+    let mut numbers = Numbers(seed);
+    let mut variable = |shape: &[usize], tape: &Tape| {
+        let data = numbers.reals(shape.iter().product());
+        tape.variable(tensor(&data, shape, DType::F32, device)).unwrap()
+    };
+    let tape = Tape::new();
+    let mut found = Vec::new();
+    let mut keep = |x: &Tensor| found.extend(bits(x));
+    let x = variable(&[1 << 18], &tape);
+    keep(x.sum().unwrap().tensor());
+    keep(x.argmax(0).unwrap().tensor());
+    let x = variable(&[4096, 64], &tape);
+    keep(x.sum_axes(&[0], false).unwrap().tensor());
+    let labels: Vec<i64> = (0..4096).map(|row| row * 7 % 64).collect();
+    let labels = Tensor::from_vec(labels, [4096], device).unwrap();
+    let (weight, bias) = (variable(&[64], &tape), variable(&[64], &tape));
+    let y = x.layer_norm(Some(&weight), Some(&bias), 1e-5).unwrap();
+    let loss = y.cross_entropy(&labels, Default::default()).unwrap();
+    keep(loss.tensor());
+    let gradients = loss.backward().unwrap();
+    for v in [&x, &weight, &bias] {
+        keep(gradients.get(v).unwrap());
+    }
+    let (a, b) = (variable(&[8, 1 << 15], &tape), variable(&[1 << 15, 8], &tape));
+    keep(a.matmul(&b).unwrap().tensor());
+    let (x, w) = (variable(&[16, 4, 1000], &tape), variable(&[32, 4, 3], &tape));
+    let y = x.conv1d(&w, None, &Default::default()).unwrap();
+    let gradients = y.square().unwrap().mean().unwrap().backward().unwrap();
+    keep(gradients.get(&w).unwrap());
+    found
+}
+
+/// Partial sums have one place on a device, which one thread's operation must not take from another's.
+#[test]
+fn threads_do_not_disturb_each_others_sums() {
+    // Where cuBLAS and cuDNN would do, too.
+    let alone = kinds().filter(|&kind| kind == Kind::Cuda).map(|_| {
+        let options = CudaOptions { poison: true, kernels_only: true, ..Default::default() };
+        Device::new_cuda(0, options).unwrap()
+    });
+    for device in devices().chain(alone) {
+        device.set_deterministic(true);
+        device.set_workspace_cap(0);
+        let expected: Vec<_> = (0..4).map(|seed| sums(&device, seed)).collect();
+        std::thread::scope(|threads| {
+            for (seed, expected) in expected.iter().enumerate() {
+                let device = &device;
+                threads.spawn(move || {
+                    for _ in 0..20 {
+                        assert!(sums(device, seed as u64) == *expected, "{device}");
+                    }
+                });
+            }
+        });
     }
 }
 

@@ -9,6 +9,7 @@ mod environment;
 mod in_process;
 #[cfg_attr(not(any(feature = "nccl", test)), allow(dead_code))]
 mod rendezvous;
+mod row_split;
 
 pub(crate) use collective::Transport;
 #[cfg(feature = "nccl")]
@@ -19,5 +20,4 @@ pub use data_parallel::{DataParallel, ParallelStep};
 pub use environment::Rendezvous;
 #[cfg(feature = "nccl")]
 pub(crate) use rendezvous::Group;
-mod row_split;
 pub use row_split::{RowSplitMatrix, balanced_rows};

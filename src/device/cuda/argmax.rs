@@ -1,10 +1,11 @@
 //! The index of the largest element along an axis.
 
+use super::Cuda;
 use super::kernels;
 use super::launch::{Args, Grid};
 use super::memory::pointer;
 use super::rows::{THREADS, columns};
-use super::{Cuda, SCRATCH_BYTES};
+use super::scratch::SCRATCH_BYTES;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -37,12 +38,13 @@ pub(super) fn argmax(cuda: &Cuda, x: &Tensor, axis: usize, out: &Tensor) -> Resu
     let wanted = (most / 8).div_ceil(outer).min(n.div_ceil(PIECE));
     let pieces = wanted.min(SCRATCH_BYTES / BEST / outer).max(1);
     let grid = Grid::new((outer * pieces).min(most), THREADS);
-    let args = args.value(pieces as u64).value(cuda.scratch());
+    let scratch = cuda.scratch();
+    let args = args.value(pieces as u64).value(scratch.address());
     cuda.launch(kernels::ARGMAX_LONG, x.dtype(), grid, args)?;
     if pieces == 1 {
         return Ok(());
     }
-    let args = Args::new().value(cuda.scratch()).tensor(out);
+    let args = Args::new().value(scratch.address()).tensor(out);
     let args = args.value(outer as u64).value(pieces as u64);
     cuda.launch(kernels::ARGMAX_FINISH, x.dtype(), Grid::new(outer.min(most), THREADS), args)
 }

@@ -1,10 +1,11 @@
 //! Cross-entropy of rows of logits with labels, and its gradient.
 
+use super::Cuda;
 use super::kernels;
 use super::launch::{Args, Grid};
 use super::memory::pointer;
 use super::rows::{Rows, THREADS};
-use super::{Cuda, SCRATCH_BYTES};
+use super::scratch::SCRATCH_BYTES;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -43,16 +44,18 @@ pub(super) fn forward(
     out: &Tensor,
 ) -> Result<()> {
     let (rows, classes) = (x.dims()[0], x.dims()[1]);
+    let scratch = cuda.scratch();
     let mut partials = 0;
     if rows > 0 {
         let plan = Rows::new(cuda, rows, classes, MOST_BLOCKS, &[x]);
-        let args = Args::new().tensor(x).value(Labels::new(labels, ignore)).value(cuda.scratch());
+        let args = Args::new().tensor(x).value(Labels::new(labels, ignore));
+        let args = args.value(scratch.address());
         let which =
             [kernels::CROSS_ENTROPY_SHORT, kernels::CROSS_ENTROPY_ROW, kernels::CROSS_ENTROPY_LONG];
         cuda.launch(plan.kernel(which), x.dtype(), plan.grid, plan.tell(args))?;
         partials = plan.grid.blocks[0];
     }
-    let args = Args::new().value(cuda.scratch()).value(partials).value(scale).tensor(out);
+    let args = Args::new().value(scratch.address()).value(partials).value(scale).tensor(out);
     cuda.launch(kernels::CROSS_ENTROPY_FINISH, x.dtype(), Grid::new(1, THREADS), args)
 }
 

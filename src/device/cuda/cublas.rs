@@ -1,8 +1,9 @@
 //! cuBLAS: a handle, and the one product that is called, on row-major matrices. The library gets its
 //! workspace at every call, so that it never takes one of its own.
 
+use super::Cuda;
 use super::error::Check;
-use super::{Cuda, SCRATCH_BYTES};
+use super::scratch::SCRATCH_BYTES;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use cudarc::cublas::sys;
@@ -113,10 +114,11 @@ impl Cuda {
         let Some(cublas) = self.cublas() else {
             return Err(Error::driver("cublasGemmStridedBatchedEx", "cuBLAS is not here"));
         };
+        let scratch = self.scratch();
         let cublas = cublas.lock();
         let _entered = self.gpu().enter()?;
         let (address, bytes) = match workspace {
-            (_, 0) => (self.scratch(), SCRATCH_BYTES),
+            (_, 0) => (scratch.address(), SCRATCH_BYTES),
             given => given,
         };
         let operation =

@@ -275,7 +275,7 @@ impl Cuda {
     /// Bytes of the buffer that a call needs; an error where the library does not take the call.
     pub(super) fn sparse_buffer(&self, call: &SparseCall) -> Result<usize> {
         // The library notes addresses down and reads nothing, so any aligned one serves.
-        let place = self.scratch();
+        let place = self.scratch().address();
         let operands =
             SparseOperands { offsets: place, columns: place, values: place, x: place, out: place };
         let mut bytes = 0;
@@ -291,7 +291,7 @@ impl Cuda {
         operands: &SparseOperands,
         (address, bytes): (u64, usize),
     ) -> Result<()> {
-        let address = if bytes == 0 { self.scratch() } else { address };
+        let address = if bytes == 0 { self.scratch().address() } else { address };
         self.sparse(call, operands, Ask::Run(address))
     }
 

@@ -21,17 +21,28 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// The place that `stream`, one of `gpu`'s, has come to.
-    pub(super) fn record(gpu: &Arc<Gpu>, stream: sys::CUstream) -> Result<Arc<Event>> {
+    /// No place yet; it counts as one that has been reached.
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Event> {
         let _entered = gpu.enter()?;
         let mut event = Event { gpu: gpu.clone(), raw: std::ptr::null_mut() };
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-        // SAFETY: a valid place for the result; the stream is of the context that is current.
-        unsafe {
-            sys::cuEventCreate(&mut event.raw, flags).check("cuEventCreate")?;
-            sys::cuEventRecord(event.raw, stream).check("cuEventRecord")?;
-        }
+        // SAFETY: a valid place for the result, and the context is current.
+        unsafe { sys::cuEventCreate(&mut event.raw, flags) }.check("cuEventCreate")?;
+        Ok(event)
+    }
+
+    /// The place that `stream`, one of `gpu`'s, has come to.
+    pub(super) fn record(gpu: &Arc<Gpu>, stream: sys::CUstream) -> Result<Arc<Event>> {
+        let event = Event::new(gpu)?;
+        event.mark(stream)?;
         Ok(Arc::new(event))
+    }
+
+    /// From now on it is the place that `stream` has come to, instead of an earlier one.
+    pub(super) fn mark(&self, stream: sys::CUstream) -> Result<()> {
+        let _entered = self.gpu.enter()?;
+        // SAFETY: the event is alive; the stream is of the context that is current.
+        unsafe { sys::cuEventRecord(self.raw, stream) }.check("cuEventRecord")
     }
 
     /// What is enqueued on `stream` from now on, on whichever GPU, comes after this place.

@@ -1,9 +1,10 @@
 //! Matrix products by our own kernel: operands of any strides, no workspace. Also how sums are cut
 //! into pieces where there are fewer tiles than the chip can compute at once, for convolutions too.
 
+use super::Cuda;
 use super::kernels::{self, Kernel};
 use super::launch::{Args, Grid};
-use super::{Cuda, SCRATCH_BYTES};
+use super::scratch::{Held, SCRATCH_BYTES};
 use crate::device::spec::{GemmSpec, Strided};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -25,12 +26,14 @@ pub(super) fn area_ratio(rows: usize, columns: usize) -> f64 {
 
 /// Sums cut into `count` pieces, whose partial results are at `partial` and are added by a second
 /// kernel. With one piece there are none, and `partial` is 0.
-pub(super) struct Pieces {
+pub(super) struct Pieces<'a> {
     pub(super) count: usize,
     pub(super) partial: u64,
+    /// Where they are in the scratch.
+    _scratch: Option<Held<'a>>,
 }
 
-impl Pieces {
+impl<'a> Pieces<'a> {
     /// How many pieces `blocks` tiles want: enough to fill the chip, none too short to be worth it.
     pub(super) fn wanted(cuda: &Cuda, blocks: usize, terms: usize) -> usize {
         let full = cuda.gpu().properties.multiprocessors * 4;
@@ -43,12 +46,12 @@ impl Pieces {
 
     /// As many pieces as are wanted and fit the device's scratch.
     pub(super) fn in_scratch(
-        cuda: &Cuda,
+        cuda: &'a Cuda,
         elements: usize,
         dtype: DType,
         blocks: usize,
         terms: usize,
-    ) -> Pieces {
+    ) -> Pieces<'a> {
         let held = Pieces::held(elements, dtype);
         Pieces::new(cuda, Pieces::wanted(cuda, blocks, terms).min(held))
     }
@@ -59,12 +62,18 @@ impl Pieces {
     }
 
     /// `count` pieces, which fit the device's scratch.
-    pub(super) fn new(cuda: &Cuda, count: usize) -> Pieces {
+    pub(super) fn new(cuda: &'a Cuda, count: usize) -> Pieces<'a> {
         if count > 1 {
-            Pieces { count, partial: cuda.scratch() }
+            let scratch = cuda.scratch();
+            Pieces { count, partial: scratch.address(), _scratch: Some(scratch) }
         } else {
-            Pieces { count: 1, partial: 0 }
+            Pieces { count: 1, partial: 0, _scratch: None }
         }
+    }
+
+    /// `count` pieces in a workspace at `partial`.
+    pub(super) fn apart(count: usize, partial: u64) -> Pieces<'a> {
+        Pieces { count, partial, _scratch: None }
     }
 
     /// Adds the partial results of `elements` elements, if there are any. `rest` are the kernel's

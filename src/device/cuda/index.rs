@@ -1,10 +1,11 @@
 //! Reading and adding at indices, and the range of an index tensor.
 
+use super::Cuda;
 use super::kernels;
 use super::launch::{Args, Grid};
 use super::memory::pointer;
 use super::rows::THREADS;
-use super::{Cuda, SCRATCH_BYTES};
+use super::scratch::SCRATCH_BYTES;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -87,10 +88,11 @@ pub(super) fn range(cuda: &Cuda, index: &Tensor, ignore: Option<i64>) -> Result<
     let most = (8 * cuda.gpu().properties.multiprocessors).min(SCRATCH_BYTES / PAIR);
     let blocks = count.div_ceil(4 * THREADS).min(most);
     let args = Args::new().tensor(index).value(count as u64).value(u32::from(ignore.is_some()));
-    let args = args.value(ignore.unwrap_or(0)).value(cuda.scratch());
+    let scratch = cuda.scratch();
+    let args = args.value(ignore.unwrap_or(0)).value(scratch.address());
     cuda.launch(kernels::INDEX_RANGE, index.dtype(), Grid::new(blocks, THREADS), args)?;
     let mut pairs = vec![0i64; 2 * blocks];
-    cuda.stream.read(cuda.scratch(), bytemuck::cast_slice_mut(&mut pairs), 0)?;
+    cuda.stream.read(scratch.address(), bytemuck::cast_slice_mut(&mut pairs), 0)?;
     for pair in pairs.chunks_exact(2) {
         range = (range.0.min(pair[0]), range.1.max(pair[1]));
     }

@@ -32,6 +32,7 @@ mod random;
 mod rates;
 mod reduce;
 mod rows;
+mod scratch;
 mod softmax;
 mod sparse;
 mod staging;
@@ -59,20 +60,18 @@ use cudarc::driver::sys;
 use cudnn::Cudnn;
 use cusparse::Cusparse;
 use gpu::Gpu;
-use memory::{DeviceBuffer, Stream, pointer};
+use memory::{Stream, pointer};
 use parking_lot::Mutex;
 use pinned::{Copies, PinnedBuffer};
+use scratch::{SCRATCH_BYTES, Scratch};
 use std::any::Any;
 use std::sync::Arc;
 use transfer::Arrivals;
 
-/// Bytes that a device keeps for partial sums and as cuBLAS's smallest workspace.
-pub(super) const SCRATCH_BYTES: usize = 1 << 20;
-
 /// A CUDA device: a stream of its own on a GPU, and its pool of memory.
 pub(super) struct Cuda {
     stream: Arc<Stream>,
-    scratch: DeviceBuffer,
+    scratch: Scratch,
     poison: bool,
     kernels_only: bool,
     shared_per_block: usize,
@@ -110,7 +109,7 @@ impl Cuda {
             meter.reserve(gpu.take_uncharged(), Purpose::Other, Taker::of("libraries"))?,
             meter.reserve(SCRATCH_BYTES as u64, Purpose::Other, Taker::of("scratch"))?,
         ];
-        let scratch = stream.allocate(SCRATCH_BYTES)?;
+        let scratch = Scratch::new(&stream)?;
         let &CudaOptions { poison, kernels_only, shared_per_block, through_host } = options;
         let most = stream.gpu.properties.shared_per_block;
         let shared_per_block = shared_per_block.map_or(most, |bytes| bytes.min(most));
@@ -173,11 +172,6 @@ impl Cuda {
 
     fn stream(&self) -> sys::CUstream {
         self.stream.raw
-    }
-
-    /// Address of [`SCRATCH_BYTES`] bytes, for one operation at a time in the stream's order.
-    fn scratch(&self) -> u64 {
-        self.scratch.address()
     }
 }
 

@@ -1,10 +1,11 @@
 //! Layer normalisation and its gradients.
 
+use super::Cuda;
 use super::kernels;
 use super::launch::{Args, Grid};
 use super::memory::pointer;
 use super::rows::{Rows, THREADS};
-use super::{Cuda, SCRATCH_BYTES};
+use super::scratch::SCRATCH_BYTES;
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -76,14 +77,15 @@ pub(super) fn layer_norm_gradient(
     let chunk_rows = rows.div_ceil(chunks);
     let args = Args::new().tensor(x).tensor(mean).tensor(rstd).tensor(dy);
     let args = args.value(rows as u64).value(features as u64).value(width as u32);
-    let args = args.value(chunks as u64).value(chunk_rows as u64).value(cuda.scratch());
+    let scratch = cuda.scratch();
+    let args = args.value(chunks as u64).value(chunk_rows as u64).value(scratch.address());
     let args = args.optional(dweight).optional(dbias);
     let grid = Grid::new(tiles * chunks, THREADS);
     cuda.launch(kernels::LAYER_NORM_COLUMNS, x.dtype(), grid, args)?;
     if chunks == 1 {
         return Ok(());
     }
-    let args = Args::new().value(cuda.scratch()).value(chunks as u64).value(features as u64);
+    let args = Args::new().value(scratch.address()).value(chunks as u64).value(features as u64);
     let args = args.optional(dweight).optional(dbias);
     cuda.launch(kernels::LAYER_NORM_FINISH, x.dtype(), cuda.linear(features), args)
 }

@@ -1,195 +1,274 @@
-//! Copies between ordinary memory of the host and a GPU, by way of pinned memory: the GPU copies one
-//! half while the host's threads copy the other.
+//! Copies between ordinary memory of the host and a GPU, by way of pinned memory. Several threads take
+//! pieces in turn, each with two places of pinned memory of its own: while the GPU copies one, the thread
+//! copies the other. One thread alone moves a tenth of what a GPU's link does.
 
 use super::error::Check;
 use super::event::Event;
+use super::gpu::Gpu;
 use super::memory::Stream;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::memory::{Purpose, Reservation, Taker};
 use cudarc::driver::sys;
+use parking_lot::Mutex;
 use rayon::prelude::*;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes of half the staging memory, where the cap leaves so much.
-const HALF: usize = 4 << 20;
+/// Bytes of a place, where the cap leaves so much. A multiple of [`LEAST`].
+const PIECE: usize = 1 << 20;
+/// Bytes of a place, unless the cap leaves even less to two of them.
+const SMALL: usize = 256 << 10;
 /// Less than this goes without.
 const LEAST: usize = 64 << 10;
-/// What one thread of the host copies at a time.
-const SHARE: usize = 256 << 10;
+/// Threads that copy at most: as many as a GPU's link is worth.
+pub(super) const THREADS: usize = 8;
 
-/// Pinned memory of the host in two halves, which the host's meter counts.
-pub(super) struct Halves {
+/// Pinned memory of the host in an even number of places, which the host's meter counts.
+pub(super) struct Pinned {
     start: NonNull<u8>,
-    /// Bytes of a half.
-    pub(super) half: usize,
+    /// Bytes of a place.
+    pub(super) piece: usize,
+    /// How many there are.
+    pub(super) count: usize,
     _counted: Reservation,
 }
 
 // SAFETY: the memory is owned.
-unsafe impl Send for Halves {}
+unsafe impl Send for Pinned {}
 
-impl Halves {
-    /// As large as is useful within `cap` bytes; `None` where that, or the host's limit, leaves too
-    /// little.
-    pub(super) fn within(cap: u64) -> Result<Option<Halves>> {
-        let half = usize::try_from(cap / 2).unwrap_or(HALF).min(HALF) / LEAST * LEAST;
-        if half == 0 {
+impl Pinned {
+    /// Two places for each of `threads`, as far as `cap` bytes go; `None` where that, or the host's
+    /// limit, leaves too little.
+    pub(super) fn within(cap: u64, threads: usize) -> Result<Option<Pinned>> {
+        let bytes = usize::try_from(cap).unwrap_or(usize::MAX).min(2 * THREADS * PIECE);
+        let threads = threads.clamp(1, (bytes / 2 / SMALL).max(1));
+        let (count, piece) = (2 * threads, (bytes / 2 / threads).min(PIECE) / LEAST * LEAST);
+        if piece == 0 {
             return Ok(None);
         }
-        let host = Device::cpu();
-        let taker = Taker::of("staging");
-        let Ok(counted) = host.meter().reserve(2 * half as u64, Purpose::Other, taker) else {
+        let bytes = count * piece;
+        let (host, taker) = (Device::cpu(), Taker::of("staging"));
+        let Ok(counted) = host.meter().reserve(bytes as u64, Purpose::Other, taker) else {
             return Ok(None);
         };
         let mut start = std::ptr::null_mut();
         // SAFETY: a valid place for the result.
-        unsafe { sys::cuMemHostAlloc(&mut start, 2 * half, sys::CU_MEMHOSTALLOC_PORTABLE) }
+        unsafe { sys::cuMemHostAlloc(&mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE) }
             .check("cuMemHostAlloc")?;
         let start =
             NonNull::new(start.cast()).ok_or_else(|| Error::driver("capgrad", "pinned memory"))?;
-        let halves = Halves { start, half, _counted: counted };
+        let pinned = Pinned { start, piece, count, _counted: counted };
         // SAFETY: the block is this long; zeros give its bytes a value before slices are made.
-        unsafe { start.as_ptr().write_bytes(0, 2 * half) };
-        Ok(Some(halves))
+        unsafe { start.as_ptr().write_bytes(0, bytes) };
+        Ok(Some(pinned))
     }
 
-    /// Address of a half, the same for the host and the GPUs.
-    pub(super) fn address(&self, which: usize) -> *mut u8 {
-        // SAFETY: the block has two halves.
-        unsafe { self.start.as_ptr().add(which * self.half) }
+    /// All its bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.count * self.piece
     }
 
-    /// The bytes of a half that nothing copies.
-    pub(super) fn bytes(&mut self, which: usize) -> &mut [u8] {
-        // SAFETY: the half has this length, and the halves are borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.address(which), self.half) }
+    /// A place that nothing copies.
+    #[cfg(feature = "nccl")]
+    pub(super) fn slice(&mut self, which: usize) -> &mut [u8] {
+        // SAFETY: the place has this length, and all are borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.address(which).as_ptr(), self.piece) }
+    }
+
+    /// Address of a place, the same for the host and the GPUs.
+    pub(super) fn address(&self, which: usize) -> NonNull<u8> {
+        debug_assert!(which < self.count);
+        // SAFETY: the block has that many places.
+        unsafe { self.start.add(which * self.piece) }
     }
 }
 
-impl Drop for Halves {
+impl Drop for Pinned {
     fn drop(&mut self) {
         // SAFETY: whoever holds it has waited for the copies; the block is its own.
         unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) };
     }
 }
 
-/// A stream's staging memory, and when each half is free.
+/// A place of pinned memory, and until when the GPU copies it.
+struct Place {
+    start: NonNull<u8>,
+    bytes: usize,
+    done: Event,
+}
+
+// SAFETY: the bytes are this place's alone, for as long as its `Staging` holds the block.
+unsafe impl Send for Place {}
+
+impl Place {
+    /// Its bytes, once the GPU does not copy them any more.
+    fn free(&mut self) -> Result<&mut [u8]> {
+        self.done.wait()?;
+        // SAFETY: the place has this length and is borrowed exclusively; the GPU is done with it.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) })
+    }
+}
+
+/// What one thread copies by way of.
+type Lane = [Place; 2];
+
+/// A stream's staging memory.
 pub(super) struct Staging {
-    halves: Halves,
-    busy: [Option<Arc<Event>>; 2],
+    lanes: Vec<Lane>,
+    pinned: Pinned,
 }
 
 impl Staging {
-    /// What is held already, if `cap` allows it, else as much as it does.
-    fn within(held: &mut Option<Staging>, cap: u64) -> Result<Option<&mut Staging>> {
-        if held.as_ref().is_some_and(|staging| 2 * staging.halves.half as u64 > cap) {
+    fn new(gpu: &Arc<Gpu>, pinned: Pinned) -> Result<Staging> {
+        let place = |which: usize| -> Result<Place> {
+            let (start, done) = (pinned.address(which), Event::new(gpu)?);
+            Ok(Place { start, bytes: pinned.piece, done })
+        };
+        let lane = |number: usize| Ok([place(2 * number)?, place(2 * number + 1)?]);
+        let lanes = (0..pinned.count / 2).map(lane).collect::<Result<_>>()?;
+        Ok(Staging { lanes, pinned })
+    }
+
+    /// What is held already, if `cap` allows it, else as much as it does; `None` for fewer bytes than
+    /// are worth it.
+    fn within<'a>(
+        held: &'a mut Option<Staging>,
+        gpu: &Arc<Gpu>,
+        bytes: usize,
+        cap: u64,
+    ) -> Result<Option<&'a mut Staging>> {
+        if bytes < LEAST {
+            return Ok(None);
+        }
+        if held.as_ref().is_some_and(|staging| staging.pinned.bytes() as u64 > cap) {
             *held = None;
         }
         if held.is_none() {
-            *held = Halves::within(cap)?.map(|halves| Staging { halves, busy: [None, None] });
+            let pinned = Pinned::within(cap, rayon::current_num_threads())?;
+            *held = pinned.map(|pinned| Staging::new(gpu, pinned)).transpose()?;
         }
         Ok(held.as_mut())
     }
 
-    /// A half, once nothing copies it any more.
-    fn free(&mut self, which: usize) -> Result<&mut [u8]> {
-        if let Some(event) = self.busy[which].take() {
-            event.wait()?;
+    /// Has as many threads as `bytes` are worth copy pieces by turns.
+    fn each_lane(
+        &mut self,
+        bytes: usize,
+        copy: impl Fn(&mut Lane) -> Result<()> + Send + Sync,
+    ) -> Result<()> {
+        // A worker of the pool that waited here could be handed another copy, which needs the lock that
+        // this one holds.
+        let alone = rayon::current_thread_index().is_some();
+        let most = if alone { 1 } else { self.lanes.len() };
+        match &mut self.lanes[..bytes.div_ceil(2 * self.pinned.piece).clamp(1, most)] {
+            [lane] => copy(lane),
+            lanes => lanes.par_iter_mut().with_max_len(1).map(copy).reduce(|| Ok(()), Result::and),
         }
-        Ok(self.halves.bytes(which))
     }
 }
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        for event in self.busy.iter().flatten() {
+        for place in self.lanes.iter_mut().flatten() {
             // A driver that failed has nothing under way.
-            let _ = event.wait();
+            let _ = place.done.wait();
         }
     }
 }
 
 impl Stream {
+    /// Enqueues a copy to a range of one of its buffers. The host's side is not to be touched before it
+    /// is over.
+    fn to_device(&self, address: u64, data: &[u8]) -> Result<()> {
+        // SAFETY: callers give such a range, and wait before they touch the host's side.
+        unsafe { sys::cuMemcpyHtoDAsync_v2(address, data.as_ptr().cast(), data.len(), self.raw) }
+            .check("cuMemcpyHtoDAsync")
+    }
+
+    /// The same, the other way round.
+    fn to_host(&self, address: u64, data: &mut [u8]) -> Result<()> {
+        let to = data.as_mut_ptr().cast();
+        // SAFETY: as in `to_device`.
+        unsafe { sys::cuMemcpyDtoHAsync_v2(to, address, data.len(), self.raw) }
+            .check("cuMemcpyDtoHAsync")
+    }
+
+    /// A method, which threads can call: the field is a plain pointer.
+    fn stream(&self) -> sys::CUstream {
+        self.raw
+    }
+
     /// Copies from the host, by way of at most `cap` bytes of pinned memory. When it returns, `data`
     /// has been read.
     pub(super) fn write(&self, address: u64, data: &[u8], cap: u64) -> Result<()> {
         let _entered = self.gpu.enter()?;
-        let to_device = |address, data: &[u8]| {
-            // SAFETY: callers give a range of a buffer of this device; the host's side is waited for
-            // before it is touched again.
-            unsafe {
-                sys::cuMemcpyHtoDAsync_v2(address, data.as_ptr().cast(), data.len(), self.raw)
-            }
-            .check("cuMemcpyHtoDAsync")
-        };
         let mut held = self.staging.lock();
-        let staging = if data.len() < LEAST { None } else { Staging::within(&mut held, cap)? };
-        let Some(staging) = staging else {
+        let Some(staging) = Staging::within(&mut held, &self.gpu, data.len(), cap)? else {
             if data.is_empty() {
                 return Ok(());
             }
-            to_device(address, data)?;
+            self.to_device(address, data)?;
             return self.synchronize();
         };
-        let half = staging.halves.half;
-        for (piece, data) in data.chunks(half).enumerate() {
-            let which = piece % 2;
-            let pinned = &mut staging.free(which)?[..data.len()];
-            copy_bytes(pinned, data);
-            to_device(address + (piece * half) as u64, pinned)?;
-            staging.busy[which] = Some(Event::record(&self.gpu, self.raw)?);
-        }
-        Ok(())
+        let piece = staging.pinned.piece;
+        let pieces = Mutex::new(data.chunks(piece).enumerate());
+        let copied = staging.each_lane(data.len(), |lane| {
+            let _entered = self.gpu.enter()?;
+            for turn in 0.. {
+                let Some((at, data)) = pieces.lock().next() else { break };
+                let place = &mut lane[turn % 2];
+                let pinned = &mut place.free()?[..data.len()];
+                pinned.copy_from_slice(data);
+                self.to_device(address + (at * piece) as u64, pinned)?;
+                place.done.mark(self.stream())?;
+            }
+            Ok(())
+        });
+        // A copy that no event marks must be over before its place is used again.
+        copied.inspect_err(|_| drop(self.synchronize()))
     }
 
     /// Copies to the host, by way of at most `cap` bytes of pinned memory, after everything enqueued
     /// before.
     pub(super) fn read(&self, address: u64, data: &mut [u8], cap: u64) -> Result<()> {
         let _entered = self.gpu.enter()?;
-        let to_host = |address, data: &mut [u8]| {
-            // SAFETY: as in `write`, the other way round.
-            unsafe {
-                sys::cuMemcpyDtoHAsync_v2(data.as_mut_ptr().cast(), address, data.len(), self.raw)
-            }
-            .check("cuMemcpyDtoHAsync")
-        };
         let mut held = self.staging.lock();
-        let staging = if data.len() < LEAST { None } else { Staging::within(&mut held, cap)? };
-        let Some(staging) = staging else {
+        let Some(staging) = Staging::within(&mut held, &self.gpu, data.len(), cap)? else {
             if data.is_empty() {
                 return Ok(());
             }
-            to_host(address, data)?;
+            self.to_host(address, data)?;
             return self.synchronize();
         };
-        let half = staging.halves.half;
-        // The piece before, which is copied by the host while the next is on its way.
-        let mut before: Option<(usize, &mut [u8])> = None;
-        for (piece, data) in data.chunks_mut(half).enumerate() {
-            let which = piece % 2;
-            let pinned = &mut staging.free(which)?[..data.len()];
-            to_host(address + (piece * half) as u64, pinned)?;
-            staging.busy[which] = Some(Event::record(&self.gpu, self.raw)?);
-            if let Some((which, data)) = before.replace((which, data)) {
-                copy_bytes(data, &staging.free(which)?[..data.len()]);
+        let (piece, bytes) = (staging.pinned.piece, data.len());
+        let pieces = Mutex::new(data.chunks_mut(piece).enumerate());
+        let copied = staging.each_lane(bytes, |lane| {
+            let _entered = self.gpu.enter()?;
+            // The piece before, which the thread copies while the next is on its way.
+            let mut before: Option<(usize, &mut [u8])> = None;
+            for turn in 0.. {
+                let next = pieces.lock().next();
+                let next = match next {
+                    None => None,
+                    Some((at, data)) => {
+                        let place = &mut lane[turn % 2];
+                        let pinned = &mut place.free()?[..data.len()];
+                        self.to_host(address + (at * piece) as u64, pinned)?;
+                        place.done.mark(self.stream())?;
+                        Some((turn % 2, data))
+                    }
+                };
+                let over = next.is_none();
+                if let Some((which, data)) = std::mem::replace(&mut before, next) {
+                    data.copy_from_slice(&lane[which].free()?[..data.len()]);
+                }
+                if over {
+                    break;
+                }
             }
-        }
-        if let Some((which, data)) = before {
-            copy_bytes(data, &staging.free(which)?[..data.len()]);
-        }
-        Ok(())
+            Ok(())
+        });
+        copied.inspect_err(|_| drop(self.synchronize()))
     }
-}
-
-/// By as many threads as are worth it: one alone copies at a fifth of what a GPU's link takes.
-fn copy_bytes(to: &mut [u8], from: &[u8]) {
-    // A worker of the pool that waited here could be handed another copy, which needs the lock that
-    // this one holds.
-    if to.len() <= 2 * SHARE || rayon::current_thread_index().is_some() {
-        return to.copy_from_slice(from);
-    }
-    let shares = to.par_chunks_mut(SHARE).zip(from.par_chunks(SHARE));
-    shares.for_each(|(to, from)| to.copy_from_slice(from));
 }

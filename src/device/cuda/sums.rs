@@ -4,12 +4,13 @@
 
 mod terms;
 
+use super::Cuda;
 use super::kernels::{self, Kernel};
 use super::launch::{Args, Grid};
 use super::layout::{Axes, Axis, Layout, broadcast_strides};
 use super::memory::pointer;
 use super::rows::THREADS;
-use super::{Cuda, SCRATCH_BYTES};
+use super::scratch::SCRATCH_BYTES;
 use crate::error::Result;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -129,8 +130,10 @@ impl Sum<'_> {
         kernel: Kernel,
         grid: Grid,
         args: Args,
-        results: Results,
+        mut results: Results,
     ) -> Result<()> {
+        let scratch = cuda.scratch();
+        results.partials = scratch.address();
         cuda.launch(kernel, self.out.dtype(), grid, args.value(results))?;
         if results.chunks > 1 { self.finish(cuda, results) } else { Ok(()) }
     }
@@ -150,7 +153,7 @@ impl Sum<'_> {
     pub(super) fn nothing(&self, cuda: &Cuda) -> Result<()> {
         let results = Results {
             out: pointer(self.out),
-            partials: cuda.scratch(),
+            partials: 0,
             scale: self.scale,
             count: 1,
             chunks: 0,
@@ -206,7 +209,6 @@ impl Sum<'_> {
                 wide: u32::from(wide),
             };
             results.chunks = chunks as u64;
-            results.partials = cuda.scratch();
             let args = Args::new().value(operands).value(own).value(inner).value(runs);
             let most = cuda.gpu().properties.multiprocessors * 64;
             let blocks = (outputs * chunks).div_ceil(THREADS / lanes).min(most);
@@ -268,7 +270,6 @@ impl Sum<'_> {
                 parts: parts as u32,
             };
             results.chunks = chunks as u64;
-            results.partials = cuda.scratch();
             let args = Args::new().value(operands).value(own).value(inner).value(plan);
             let grid = Grid::new(blocks.min(multiprocessors * 256), block);
             self.launch(cuda, kernel, grid, args, results)

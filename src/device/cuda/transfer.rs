@@ -7,7 +7,7 @@ use super::error::Check;
 use super::event::{Event, SideStream};
 use super::gpu::Gpu;
 use super::memory::{Stream, device_buffer, pointer};
-use super::staging::Halves;
+use super::staging::{Pinned, THREADS};
 use crate::error::Result;
 use crate::tensor::Tensor;
 use cudarc::driver::sys;
@@ -24,9 +24,9 @@ pub(super) struct Arrivals {
 /// The way from a GPU through pinned memory of the host.
 struct Detour {
     from: SideStream,
-    halves: Halves,
-    /// When each half is free.
-    free: [Option<Arc<Event>>; 2],
+    pinned: Pinned,
+    /// When each place is free.
+    free: Vec<Option<Arc<Event>>>,
 }
 
 impl Arrivals {
@@ -52,7 +52,7 @@ impl Arrivals {
     ) -> Result<bool> {
         let known = self.detours.iter().position(|detour| Arc::ptr_eq(&detour.from.gpu, source));
         let known = known.filter(|&at| {
-            let fits = 2 * self.detours[at].halves.half as u64 <= cap;
+            let fits = self.detours[at].pinned.bytes() as u64 <= cap;
             if !fits && self.stream.synchronize().is_ok() {
                 self.detours.swap_remove(at);
             }
@@ -62,25 +62,25 @@ impl Arrivals {
             Some(at) => at,
             None => {
                 let _entered = source.enter()?;
-                let Some(halves) = Halves::within(cap)? else { return Ok(false) };
-                let from = SideStream::new(source.clone())?;
-                self.detours.push(Detour { from, halves, free: [None, None] });
+                let Some(pinned) = Pinned::within(cap, THREADS)? else { return Ok(false) };
+                let (from, free) = (SideStream::new(source.clone())?, vec![None; pinned.count]);
+                self.detours.push(Detour { from, pinned, free });
                 self.detours.len() - 1
             }
         };
         let detour = &mut self.detours[at];
         ready.before(detour.from.raw)?;
-        let half = detour.halves.half;
-        for (piece, offset) in (0..bytes).step_by(half).enumerate() {
-            let (which, length) = (piece % 2, half.min(bytes - offset));
-            let pinned = detour.halves.address(which).cast::<c_void>();
+        let (most, count) = (detour.pinned.piece, detour.pinned.count);
+        for (piece, offset) in (0..bytes).step_by(most).enumerate() {
+            let (which, length) = (piece % count, most.min(bytes - offset));
+            let pinned = detour.pinned.address(which).as_ptr().cast::<c_void>();
             if let Some(free) = detour.free[which].take() {
                 free.before(detour.from.raw)?;
             }
             {
                 let _entered = source.enter()?;
                 // SAFETY: the range lies in the sender's block, which is kept until the event that
-                // follows all this; the half is not written before it has been copied on.
+                // follows all this; the place is not written before it has been copied on.
                 unsafe {
                     let from = from + offset as u64;
                     sys::cuMemcpyDtoHAsync_v2(pinned, from, length, detour.from.raw)

@@ -188,7 +188,7 @@ pub(super) fn weight_gradient(
     let (kernel, blocks) = weight_tiles(cuda, geometry, dtype);
     let pieces = match (pieces, workspace) {
         (0 | 1, _) | (_, 0) => Pieces::in_scratch(cuda, elements, dtype, blocks, terms),
-        _ => Pieces { count: pieces, partial: workspace },
+        _ => Pieces::apart(pieces, workspace),
     };
     let args = Args::new().value(Sizes::new(geometry)).value(x).value(dy).value(dw);
     let args = args.value(pieces.partial).value(pieces.count as u64);

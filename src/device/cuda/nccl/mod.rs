@@ -9,7 +9,7 @@ use super::error::Check;
 use super::event::{Event, SideStream};
 use super::gpu::Gpu;
 use super::memory::{DeviceBuffer, device_buffer, pointer};
-use super::staging::Halves;
+use super::staging::Pinned;
 use crate::device::Device;
 use crate::distributed::{Collective, Group, Ongoing, ReduceOp, Rendezvous, Transport};
 use crate::dtype::DType;
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 
 /// Numbers that [`Transport::sum`] adds at a time.
 const NUMBERS: usize = 4096;
+/// How long news of a rank that died may take, after NCCL has noticed that something is wrong.
+const TELLING: Duration = Duration::from_millis(500);
 /// How long a communicator may take to end in order.
 const ENDING: Duration = Duration::from_secs(5);
 
@@ -60,7 +62,7 @@ unsafe impl Send for Raw {}
 
 /// Where numbers of the host are added up.
 struct Numbers {
-    pinned: Halves,
+    pinned: Pinned,
     on_gpu: DeviceBuffer,
 }
 
@@ -89,7 +91,7 @@ pub(super) fn join(cuda: &Cuda, it: &Rendezvous, device: &Device) -> Result<Arc<
     // What is measured below is NCCL's own memory: this crate's is taken before.
     let on_gpu = cuda.stream.allocate(NUMBERS * size_of::<f64>())?;
     let bytes = (NUMBERS * size_of::<f64>()) as u64;
-    let pinned = Halves::within(2 * bytes.next_multiple_of(64 << 10))?;
+    let pinned = Pinned::within(2 * bytes.next_multiple_of(64 << 10), 1)?;
     let pinned = pinned.ok_or_else(|| failed("the host's memory limit leaves nothing".into()))?;
     cuda.stream.synchronize()?;
     let (free, _) = gpu.memory()?;
@@ -193,7 +195,7 @@ impl Rank {
                 ncclResult_t::ncclSuccess => return Ok(()),
                 ncclResult_t::ncclInProgress => {}
                 other => {
-                    let why = format!("NCCL: {other:?}{}", self.last_error(raw));
+                    let why = self.cause(raw, other);
                     return Err(self.end(op, raw, why));
                 }
             }
@@ -226,6 +228,20 @@ impl Rank {
         };
         text.filter(|text| !text.trim().is_empty())
             .map_or(String::new(), |t| format!(" ({})", t.trim()))
+    }
+
+    /// What is behind a failure: who has died, where the other ranks' connections tell so shortly, else
+    /// what NCCL says, which does not know.
+    fn cause(&self, raw: &Raw, result: ncclResult_t) -> String {
+        let said = format!("NCCL: {result:?}{}", self.last_error(raw));
+        let deadline = Instant::now() + TELLING;
+        while Instant::now() < deadline {
+            if let Some(why) = self.group.lost() {
+                return format!("{why} ({said})");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        said
     }
 
     /// Why waiting any longer is of no use.
@@ -322,7 +338,7 @@ impl Rank {
                 }
                 let state = self.state(&raw);
                 if ok(state).is_err() {
-                    let why = format!("NCCL: {state:?}{}", self.last_error(&raw));
+                    let why = self.cause(&raw, state);
                     return Err(self.end(op, &mut raw, why));
                 }
                 if let Some(why) = self.trouble(deadline) {
@@ -428,10 +444,10 @@ impl Transport for Nccl {
         let _entered = rank.gpu.enter()?;
         let mut held = rank.numbers.lock();
         let Numbers { pinned, on_gpu } = &mut *held;
-        let (address, host) = (on_gpu.address(), pinned.address(0).cast::<c_void>());
+        let (address, host) = (on_gpu.address(), pinned.address(0).as_ptr().cast::<c_void>());
         for piece in numbers.chunks_mut(NUMBERS) {
             let bytes = size_of_val(piece);
-            pinned.bytes(0)[..bytes].copy_from_slice(bytemuck::cast_slice(piece));
+            pinned.slice(0)[..bytes].copy_from_slice(bytemuck::cast_slice(piece));
             let done = {
                 let mut raw = rank.communicator.lock();
                 let raw = rank.alive(op, &mut raw)?;
@@ -451,7 +467,7 @@ impl Transport for Nccl {
                 rank.stream.event()?
             };
             rank.wait(op, &done)?;
-            piece.copy_from_slice(bytemuck::cast_slice(&pinned.bytes(0)[..bytes]));
+            piece.copy_from_slice(bytemuck::cast_slice(&pinned.slice(0)[..bytes]));
         }
         Ok(())
     }

@@ -49,7 +49,8 @@ pub enum Ranking {
     /// By the time that a model predicts.
     #[default]
     Predicted,
-    /// Each is timed once for a shape, and the answer is kept.
+    /// By the time of a few runs when a shape comes for the first time; the answer is kept. Those that the
+    /// model predicts to take 8 times as long as another are not run.
     Measured,
 }
 

@@ -45,7 +45,9 @@ impl Plan {
             Verdict::Taken => "taken".into(),
             Verdict::Slower => {
                 let time = |w: &Weighed| w.measured.unwrap_or(w.candidate.seconds);
-                if time(weighed) <= time(&self.weighed[self.taken]) {
+                if weighed.measured.is_none() && self.weighed[self.taken].measured.is_some() {
+                    "slower by far, as predicted".into()
+                } else if time(weighed) <= time(&self.weighed[self.taken]) {
                     "no faster by 5 %, more workspace".into()
                 } else {
                     "slower".into()

@@ -78,13 +78,35 @@ fn one_that_fails_while_it_is_timed_is_rejected_and_the_search_goes_on() {
 
 #[test]
 fn measured_times_overrule_predicted_ones() {
-    let candidates = vec![candidate("said fast", 0, 0.1), candidate("is fast", 0, 1.0)];
+    let candidates = vec![candidate("is fast", 0, 0.7), candidate("said fast", 0, 0.1)];
     let mut measure =
         |candidate: &Candidate| Ok(if &*candidate.name == "is fast" { 0.5 } else { 2.0 });
     let plan =
         weigh("matmul", &key(None, false), "cpu", "m".into(), candidates, Some(&mut measure))
             .unwrap();
     assert_eq!(plan.taken().name, "is fast");
+}
+
+/// The likely ones come first; what is predicted to take 8 times as long as the fastest was, from then on
+/// not at all, and ranks after all that were timed.
+#[test]
+fn what_is_slower_by_far_is_not_timed() {
+    let said = [("slow", 8.1), ("likely", 0.5), ("fastest", 1.0), ("far", 4.1), ("nan", f64::NAN)];
+    let candidates = said.map(|(name, seconds)| candidate(name, 0, seconds)).to_vec();
+    let mut order = Vec::new();
+    let mut measure = |candidate: &Candidate| {
+        order.push(candidate.name.to_string());
+        // In another unit than the predictions, as on a device that they do not fit.
+        Ok(if &*candidate.name == "fastest" { 100.0 } else { 200.0 })
+    };
+    let plan =
+        weigh("matmul", &key(None, false), "cpu", "m".into(), candidates, Some(&mut measure))
+            .unwrap();
+    assert_eq!(order, ["likely", "fastest", "far", "nan"]);
+    assert_eq!(plan.taken().name, "fastest");
+    let last = plan.weighed().last().unwrap();
+    assert_eq!((&*last.candidate.name, last.measured), ("slow", None));
+    assert!(format!("{plan}").contains("slower by far, as predicted"));
 }
 
 #[test]

@@ -54,3 +54,26 @@ fn a_limit_of_the_host_does_not_stop_copies_to_a_gpu() {
     assert!(x.to_vec::<i64>().unwrap() == data);
     drop(guard);
 }
+
+/// Staging follows the cap of the day, up and down.
+#[test]
+fn staging_grows_and_shrinks_with_the_cap() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(gpu) = support::cuda_devices().next() else { return };
+    let host = Device::cpu();
+    gpu.trim().unwrap();
+    let other = || host.report().live[Purpose::Other];
+    let before = other();
+    let data = numbers(1 << 20);
+    let staged = |cap: u64| {
+        gpu.set_workspace_cap(cap);
+        let x = Tensor::from_vec(data.clone(), [1 << 20], &gpu).unwrap();
+        assert!(x.to_vec::<i64>().unwrap() == data);
+        other() - before
+    };
+    let small = staged(MIB);
+    assert!((1..=MIB).contains(&small), "{small}");
+    let large = staged(64 * MIB);
+    assert!((MIB + 1..=64 * MIB).contains(&large), "{large}");
+    assert_eq!(staged(MIB), small);
+}

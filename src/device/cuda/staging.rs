@@ -12,19 +12,27 @@ use crate::memory::{Purpose, Reservation, Taker};
 use cudarc::driver::sys;
 use parking_lot::Mutex;
 use rayon::prelude::*;
+use std::num::NonZero;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Bytes of a place, where the cap leaves so much. A multiple of [`LEAST`].
-const PIECE: usize = 1 << 20;
+const PIECE: usize = 2 << 20;
 /// Bytes of a place, unless the cap leaves even less to two of them.
 const SMALL: usize = 256 << 10;
 /// Less than this goes without.
 const LEAST: usize = 64 << 10;
-/// Threads that copy at most: as many as a GPU's link is worth.
-pub(super) const THREADS: usize = 8;
+/// Threads that copy at most: twice as many are slower, for what they enqueue is enqueued in turn.
+const THREADS: usize = 8;
 
-/// Pinned memory of the host in an even number of places, which the host's meter counts.
+/// How many copy: the same on every thread that asks, whichever pool it belongs to.
+fn threads() -> usize {
+    static CORES: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, NonZero::get));
+    (*CORES).min(THREADS)
+}
+
+/// Pinned memory of the host in places of one size, which the host's meter counts.
 pub(super) struct Pinned {
     start: NonNull<u8>,
     /// Bytes of a place.
@@ -38,15 +46,28 @@ pub(super) struct Pinned {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    /// Two places for each of `threads`, as far as `cap` bytes go; `None` where that, or the host's
-    /// limit, leaves too little.
-    pub(super) fn within(cap: u64, threads: usize) -> Result<Option<Pinned>> {
+    /// How many places of how many bytes `cap` bytes are cut into for so many threads, two for each, if
+    /// they are enough.
+    fn sizes(cap: u64, threads: usize) -> Option<(usize, usize)> {
         let bytes = usize::try_from(cap).unwrap_or(usize::MAX).min(2 * THREADS * PIECE);
-        let threads = threads.clamp(1, (bytes / 2 / SMALL).max(1));
-        let (count, piece) = (2 * threads, (bytes / 2 / threads).min(PIECE) / LEAST * LEAST);
-        if piece == 0 {
-            return Ok(None);
-        }
+        let threads = threads.min(bytes / 2 / SMALL).max(1);
+        let piece = (bytes / 2 / threads).min(PIECE) / LEAST * LEAST;
+        (piece > 0).then_some((2 * threads, piece))
+    }
+
+    /// As much as is useful to as many threads as there may be, within `cap` bytes; `None` where that, or
+    /// the host's limit, leaves too little.
+    pub(super) fn within(cap: u64) -> Result<Option<Pinned>> {
+        Pinned::sizes(cap, threads()).map_or(Ok(None), |(count, piece)| Pinned::new(count, piece))
+    }
+
+    /// Whether it is what [`Pinned::within`] would give.
+    pub(super) fn suits(&self, cap: u64) -> bool {
+        Pinned::sizes(cap, threads()) == Some((self.count, self.piece))
+    }
+
+    /// `None` where the host's limit leaves too little.
+    pub(super) fn new(count: usize, piece: usize) -> Result<Option<Pinned>> {
         let bytes = count * piece;
         let (host, taker) = (Device::cpu(), Taker::of("staging"));
         let Ok(counted) = host.meter().reserve(bytes as u64, Purpose::Other, taker) else {
@@ -62,11 +83,6 @@ impl Pinned {
         // SAFETY: the block is this long; zeros give its bytes a value before slices are made.
         unsafe { start.as_ptr().write_bytes(0, bytes) };
         Ok(Some(pinned))
-    }
-
-    /// All its bytes.
-    pub(super) fn bytes(&self) -> usize {
-        self.count * self.piece
     }
 
     /// A place that nothing copies.
@@ -141,12 +157,10 @@ impl Staging {
         if bytes < LEAST {
             return Ok(None);
         }
-        if held.as_ref().is_some_and(|staging| staging.pinned.bytes() as u64 > cap) {
+        if held.as_ref().is_none_or(|staging| !staging.pinned.suits(cap)) {
+            // Given back before more is taken.
             *held = None;
-        }
-        if held.is_none() {
-            let pinned = Pinned::within(cap, rayon::current_num_threads())?;
-            *held = pinned.map(|pinned| Staging::new(gpu, pinned)).transpose()?;
+            *held = Pinned::within(cap)?.map(|pinned| Staging::new(gpu, pinned)).transpose()?;
         }
         Ok(held.as_mut())
     }
@@ -270,5 +284,30 @@ impl Stream {
             Ok(())
         });
         copied.inspect_err(|_| drop(self.synchronize()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_fit_the_cap_and_use_most_of_it() {
+        let mib = 1 << 20;
+        for threads in [1, 2, 3, 8] {
+            for cap in (0..1000).map(|n| n * 40_009) {
+                let Some((count, piece)) = Pinned::sizes(cap, threads) else {
+                    assert!(cap < 2 * LEAST as u64);
+                    continue;
+                };
+                assert!(
+                    count.is_multiple_of(2) && count <= 2 * threads && piece.is_multiple_of(LEAST)
+                );
+                assert!((count * piece) as u64 <= cap, "{cap}: {count} of {piece}");
+                assert!(piece >= SMALL || count == 2, "{cap}: {count} of {piece}");
+            }
+        }
+        assert_eq!(Pinned::sizes(u64::MAX, 8), Some((16, 2 * mib)));
+        assert_eq!(Pinned::sizes(1 << 20, 8), Some((4, mib / 4)));
     }
 }

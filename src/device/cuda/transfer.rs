@@ -7,7 +7,7 @@ use super::error::Check;
 use super::event::{Event, SideStream};
 use super::gpu::Gpu;
 use super::memory::{Stream, device_buffer, pointer};
-use super::staging::{Pinned, THREADS};
+use super::staging::Pinned;
 use crate::error::Result;
 use crate::tensor::Tensor;
 use cudarc::driver::sys;
@@ -52,7 +52,7 @@ impl Arrivals {
     ) -> Result<bool> {
         let known = self.detours.iter().position(|detour| Arc::ptr_eq(&detour.from.gpu, source));
         let known = known.filter(|&at| {
-            let fits = self.detours[at].pinned.bytes() as u64 <= cap;
+            let fits = self.detours[at].pinned.suits(cap);
             if !fits && self.stream.synchronize().is_ok() {
                 self.detours.swap_remove(at);
             }
@@ -62,7 +62,7 @@ impl Arrivals {
             Some(at) => at,
             None => {
                 let _entered = source.enter()?;
-                let Some(pinned) = Pinned::within(cap, THREADS)? else { return Ok(false) };
+                let Some(pinned) = Pinned::within(cap)? else { return Ok(false) };
                 let (from, free) = (SideStream::new(source.clone())?, vec![None; pinned.count]);
                 self.detours.push(Detour { from, pinned, free });
                 self.detours.len() - 1

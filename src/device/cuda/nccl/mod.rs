@@ -91,7 +91,7 @@ pub(super) fn join(cuda: &Cuda, it: &Rendezvous, device: &Device) -> Result<Arc<
     // What is measured below is NCCL's own memory: this crate's is taken before.
     let on_gpu = cuda.stream.allocate(NUMBERS * size_of::<f64>())?;
     let bytes = (NUMBERS * size_of::<f64>()) as u64;
-    let pinned = Pinned::within(2 * bytes.next_multiple_of(64 << 10), 1)?;
+    let pinned = Pinned::new(1, bytes as usize)?;
     let pinned = pinned.ok_or_else(|| failed("the host's memory limit leaves nothing".into()))?;
     cuda.stream.synchronize()?;
     let (free, _) = gpu.memory()?;

@@ -2,7 +2,8 @@
 """Fits the predicted times of convolution candidates to measurements. Needs numpy and scikit-learn
 (1.9; it grows trees with a part of that library that is not public).
 
-    cargo bench --bench ranking -- --shapes 400 --seed 7 --json measured.jsonl
+    cargo bench --bench ranking -- --shapes 9000 --seed 7 --seconds 250 --gflop 40 \
+        --caps 16,2048 --one-cap --json measured.jsonl
     nice python3 benches/fit_ranking.py measured.jsonl...
 
 What is fitted is the logarithm of measured over modelled time, by boosted trees over the features of
@@ -11,14 +12,19 @@ all methods, passes and number types, so that they learn from each other. Each t
 the squared error, in which the fastest candidates of a question weigh most, and the cross entropy
 between which candidates are fastest and which the predictions take, since only the order matters.
 
-A file may be named several times: what is in it weighs as often. The committed model is fitted to 1,881
-random shapes, and, twenty times, to a table of cuDNN's algorithms on six large layers.
+The committed model was fitted to 2,767 random shapes and a table of cuDNN's algorithms on six large
+layers; then 500 trees were added by
+
+    python3 benches/fit_ranking.py benches/ranking_h200.jsonl.xz --onto src/device/cuda/conv/fit.bin \
+        --trees 500 --rate 0.06 --sample 0.7
+
+for 2,481 shapes more, which are in that file (seeds 90210 and 31337).
 
 Prints how often the candidate that is taken is within 10 % of the fastest on shapes left out, each
 fifth in turn; then fits all and writes, in src/device/cuda/conv/, `fit.bin` (laid out as fit.rs
 describes) and `cost/expected.json`: predictions that a test compares with what `Cost` computes.
 """
-import argparse, json, math, os, re, struct
+import argparse, json, lzma, math, os, re, struct
 from collections import defaultdict
 
 import numpy as np
@@ -376,6 +382,15 @@ class Model:
         return self.start + sum_ * step
 
 
+def measured(path):
+    """What is in a file, one row a candidate."""
+    with (lzma.open(path, "rt") if path.endswith(".xz") else open(path)) as file:
+        for line in file:
+            question = json.loads(line)
+            for name, split, workspace, time in question.pop("candidates"):
+                yield question | {"name": name, "split": split, "workspace": workspace, "measured": time}
+
+
 def seconds(modelled, value):
     return modelled * np.exp(np.clip(value, -3.0, 8.0))
 
@@ -416,7 +431,7 @@ def main():
     parser.add_argument("--folds", type=int, default=5, help="how many of the fifths are left out in turn")
     parser.add_argument("--dry", action="store_true", help="write nothing")
     options = parser.parse_args()
-    rows = [json.loads(line) for path in options.files for line in open(path)]
+    rows = [row for path in options.files for row in measured(path)]
     base = Base(options.onto) if options.onto else None
     names = base.methods if base else sorted({Work(row).method for row in rows})
     methods = {name: index for index, name in enumerate(names)}

@@ -1,7 +1,7 @@
 //! How well predicted times choose: convolutions of random shapes, every candidate measured, and for
 //! each cap the time of the candidate that the prediction takes over the time of the fastest.
 //! `cargo bench --bench ranking -- --shapes 100 --seed 1`. With `--json FILE` it writes what was
-//! measured, one line a candidate, from which the predictions of a device can be fitted.
+//! measured, one line a plan, from which the predictions of a device can be fitted.
 
 mod common;
 
@@ -139,6 +139,31 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// A line: what was asked, and each candidate's name, split, workspace and measured seconds.
+    fn write(&self, plan: &Plan, cap: u64, lines: &mut String) {
+        let candidates: Vec<String> = plan
+            .weighed()
+            .iter()
+            .filter_map(|weighed| {
+                let (c, measured) = (&weighed.candidate, weighed.measured?);
+                Some(format!("[\"{}\",\"{}\",{},{measured:.3e}]", c.name, c.split, c.workspace))
+            })
+            .collect();
+        let Shape { batch, channels: [c_in, c_out], length, kernel, stride, .. } = self;
+        let Shape { dilation, groups, dtype, tf32, .. } = self;
+        writeln!(
+            lines,
+            "{{\"operation\":\"{}\",\"cap\":{cap},\"batch\":{batch},\"in\":{c_in},\"out\":{c_out},\
+             \"length\":{length},\"kernel\":{kernel},\"stride\":{stride},\"dilation\":{dilation},\
+             \"groups\":{groups},\"dtype\":\"{dtype}\",\"tf32\":{tf32},\"candidates\":[{}]}}",
+            plan.operation(),
+            candidates.join(",")
+        )
+        .expect("a string takes all");
+    }
+}
+
 fn seconds(weighed: &Weighed) -> f64 {
     weighed.measured.unwrap_or(f64::INFINITY)
 }
@@ -196,37 +221,12 @@ fn main() -> Result<()> {
                 losses[which].push(loss);
                 worst[which] = worst[which].max(loss);
                 for weighed in plan.weighed() {
-                    let candidate = &weighed.candidate;
                     if let Verdict::Failed(reason) = &weighed.verdict {
-                        println!("failed: {} {}: {reason}", plan.operation(), candidate.name);
-                    }
-                    if let Some(measured) = weighed.measured {
-                        let [c_in, c_out] = shape.channels;
-                        writeln!(
-                            lines,
-                            "{{\"operation\":\"{}\",\"cap\":{cap},\"batch\":{},\"in\":{c_in},\
-                             \"out\":{c_out},\"length\":{},\"kernel\":{},\"stride\":{},\
-                             \"dilation\":{},\"groups\":{},\"dtype\":\"{}\",\"tf32\":{},\
-                             \"name\":\"{}\",\"split\":\"{}\",\"workspace\":{},\
-                             \"predicted\":{:e},\"measured\":{:e}}}",
-                            plan.operation(),
-                            shape.batch,
-                            shape.length,
-                            shape.kernel,
-                            shape.stride,
-                            shape.dilation,
-                            shape.groups,
-                            shape.dtype,
-                            shape.tf32,
-                            candidate.name,
-                            candidate.split,
-                            candidate.workspace,
-                            candidate.seconds,
-                            measured,
-                        )
-                        .expect("a string takes all");
+                        let name = &weighed.candidate.name;
+                        println!("failed: {} {name}: {reason}", plan.operation());
                     }
                 }
+                shape.write(plan, cap, &mut lines);
             }
         }
         if worst.iter().any(|&worst| worst > 1.1) {

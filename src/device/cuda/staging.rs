@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
 
 /// Bytes of a place, where the cap leaves so much. A multiple of [`LEAST`].
-const PIECE: usize = 2 << 20;
+const PIECE: usize = 3 << 19;
 /// Bytes of a place, unless the cap leaves even less to two of them.
 const SMALL: usize = 256 << 10;
 /// Less than this goes without.
@@ -307,7 +307,7 @@ mod tests {
                 assert!(piece >= SMALL || count == 2, "{cap}: {count} of {piece}");
             }
         }
-        assert_eq!(Pinned::sizes(u64::MAX, 8), Some((16, 2 * mib)));
+        assert_eq!(Pinned::sizes(u64::MAX, 8), Some((16, 3 * mib / 2)));
         assert_eq!(Pinned::sizes(1 << 20, 8), Some((4, mib / 4)));
     }
 }

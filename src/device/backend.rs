@@ -96,6 +96,11 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     fn synchronize(&self) -> Result<()>;
     /// What the device is and which libraries it uses, for people.
     fn description(&self) -> String;
+    /// All that times depend on: the device, its driver, its libraries.
+    #[cfg(feature = "serde")]
+    fn identity(&self) -> String {
+        self.description()
+    }
     /// Gives memory that is cached and not in use back to the system.
     fn trim(&self) -> Result<()> {
         Ok(())

@@ -166,6 +166,12 @@ impl Device {
         }))
     }
 
+    /// All that times depend on.
+    #[cfg(feature = "serde")]
+    pub(crate) fn identity(&self) -> String {
+        self.0.backend.identity()
+    }
+
     #[cfg(feature = "serde")]
     fn settings(&self) -> Settings {
         self.0.settings.read().clone()

@@ -2,6 +2,7 @@
 //! limit leaves where the workspace fits the cap but not the limit.
 
 use super::candidate::Candidate;
+use super::measured::lookup;
 use super::planner::{Plan, PlanKey, Stopwatch, weigh};
 use crate::device::{Device, Query, Ranking, Terms};
 use crate::error::{Error, Result};
@@ -60,10 +61,13 @@ impl PlannedCall<'_> {
     fn plan_and_reserve(&self, cap: Option<u64>) -> Result<(Arc<Plan>, Option<Storage>)> {
         let device = self.out.device();
         let mut best = f64::INFINITY;
-        let mut measure = |candidate: &Candidate| {
+        let mut measure = |candidate: &Candidate, hopeless: bool| {
+            if hopeless {
+                return Ok(None);
+            }
             let seconds = self.time(candidate, best)?;
             best = best.min(seconds);
-            Ok(seconds)
+            Ok(Some(seconds))
         };
         // Timing runs a candidate again and again, which must not be added to a result every time.
         let adds = matches!(self.query, Query::Sparse(spec, _) if spec.accumulate);
@@ -137,12 +141,21 @@ fn plan(
         let last = format!("{} has none; move the operands to a CPU device", device.name());
         return Err(Error::NoCandidate { op, last });
     }
+    let known = device.planner().known(&key).filter(|_| key.ranking == Ranking::Measured);
     // A candidate that was not timed for want of memory may be timed when there is more, so such a
     // plan is not kept; nor is a preview, which times nothing.
     let mut keep = true;
+    let found = |candidate: &Candidate| {
+        let outcome = known.as_ref().and_then(|known| lookup(known, candidate));
+        let failed = |why: &String| {
+            let prefix = format!("{op}: ");
+            Error::custom(op, why.strip_prefix(&prefix).unwrap_or(why))
+        };
+        outcome.map(|outcome| outcome.as_ref().map(|&seconds| Some(seconds)).map_err(failed))
+    };
     let mut timed = measure.filter(|_| key.ranking == Ranking::Measured).map(|measure| {
-        |candidate: &Candidate| {
-            measure(candidate).inspect_err(|error| {
+        |candidate: &Candidate, hopeless: bool| {
+            found(candidate).unwrap_or_else(|| measure(candidate, hopeless)).inspect_err(|error| {
                 keep &= !matches!(error, Error::MemoryLimit { .. } | Error::OutOfMemory { .. });
             })
         }
@@ -156,6 +169,21 @@ fn plan(
         });
     }
     let previewed = key.ranking == Ranking::Measured && timed.is_none();
+    if previewed && known.is_some() {
+        // Nothing may run now, and perhaps nothing has to.
+        let mut missed = false;
+        let mut found = |candidate: &Candidate, hopeless: bool| {
+            found(candidate).unwrap_or_else(|| {
+                missed |= !hopeless;
+                Ok(None)
+            })
+        };
+        let (name, operation) = (device.name(), query.to_string());
+        let plan = weigh(op, &key, name, operation, candidates.clone(), Some(&mut found));
+        if !missed {
+            return Ok(device.planner().keep(key, plan?));
+        }
+    }
     if previewed && device.is_dry() {
         device.note_bound("plans that are to be measured were predicted: they may differ");
     }

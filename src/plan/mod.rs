@@ -6,6 +6,7 @@
 pub(crate) mod candidate;
 mod cap;
 mod execute;
+mod measured;
 mod planner;
 mod table;
 

@@ -1,10 +1,11 @@
 //! The planner: filters candidates by the cap, ranks what is left, and keeps the answer by shape.
 
 use super::candidate::Candidate;
+use super::measured::{Outcome, Times, question};
 use crate::device::{Query, Ranking};
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Among candidates this close to the fastest, the one with the least workspace is taken.
@@ -112,6 +113,8 @@ pub(crate) struct PlanKey {
 #[derive(Default)]
 pub(crate) struct Planner {
     plans: Mutex<HashMap<PlanKey, Arc<Plan>>>,
+    /// Measured elsewhere.
+    known: Mutex<Times>,
 }
 
 /// Plans that are kept; past that all are forgotten, so that ever-changing shapes do not grow it.
@@ -139,18 +142,45 @@ impl Planner {
     /// Takes over what another planner has measured.
     pub(crate) fn adopt_measured(&self, other: &Planner) {
         let measured = |key: &PlanKey| key.ranking == Ranking::Measured;
-        let other = other.plans.lock();
-        let found = other.iter().filter(|(key, _)| measured(key));
+        let plans = other.plans.lock();
+        let found = plans.iter().filter(|(key, _)| measured(key));
         self.plans.lock().extend(found.map(|(key, plan)| (*key, plan.clone())));
+        self.know(&other.known.lock());
+    }
+
+    /// Takes over what was measured elsewhere.
+    pub(super) fn know(&self, times: &Times) {
+        self.known.lock().extend(times);
+    }
+
+    /// What is known of an operation's candidates, if anything is.
+    pub(super) fn known(&self, key: &PlanKey) -> Option<BTreeMap<String, Outcome>> {
+        let known = self.known.lock();
+        let question = (!known.is_empty()).then(|| question(&key.query, key.allow_tf32))?;
+        known.of(&question).cloned()
+    }
+
+    /// Everything that was measured, here and elsewhere.
+    #[cfg(feature = "serde")]
+    pub(super) fn measured(&self) -> Times {
+        let mut times = self.known.lock().clone();
+        for (key, plan) in self.plans.lock().iter() {
+            if plan.ranking == Ranking::Measured {
+                times.note(question(&key.query, key.allow_tf32), plan);
+            }
+        }
+        times
     }
 
     pub(crate) fn forget(&self) {
         self.plans.lock().clear();
+        self.known.lock().clear();
     }
 }
 
-/// Runs a candidate and says how many seconds it took.
-pub(crate) type Stopwatch<'a> = &'a mut dyn FnMut(&Candidate) -> Result<f64>;
+/// Says how many seconds a candidate takes, by running it unless that is known; with `true` it is
+/// predicted to be slower by far, and `None` says that it was not run for that.
+pub(crate) type Stopwatch<'a> = &'a mut dyn FnMut(&Candidate, bool) -> Result<Option<f64>>;
 
 /// Weighs candidates: filter by cap and determinism, time each if `measure` is given, rank.
 pub(crate) fn weigh(
@@ -179,22 +209,22 @@ pub(crate) fn weigh(
                 Verdict::OverCap
             } else if key.deterministic && !candidate.deterministic {
                 Verdict::NotDeterministic
-            } else if best.is_some_and(|(_, predicted)| candidate.seconds > NO_HOPE * predicted) {
-                Verdict::Slower
             } else {
-                match measure.as_mut().map(|measure| measure(&candidate)) {
+                let hopeless = |(_, predicted)| candidate.seconds > NO_HOPE * predicted;
+                let hopeless = best.is_some_and(hopeless);
+                match measure.as_mut().map(|measure| measure(&candidate, hopeless)) {
                     Some(Err(error)) => {
                         last_failure = Some(error.to_string());
                         Verdict::Failed(error.to_string())
                     }
-                    Some(Ok(seconds)) => {
+                    Some(Ok(Some(seconds))) => {
                         measured = Some(seconds);
                         if best.is_none_or(|(fastest, _)| seconds < fastest) {
                             best = Some((seconds, candidate.seconds));
                         }
                         Verdict::Slower
                     }
-                    None => Verdict::Slower,
+                    Some(Ok(None)) | None => Verdict::Slower,
                 }
             };
             Weighed { candidate, measured, verdict }

@@ -134,6 +134,11 @@ impl Backend for Cpu {
         format!("CPU, {} threads", self.threads())
     }
 
+    #[cfg(feature = "serde")]
+    fn identity(&self) -> String {
+        format!("{} of {}", self.description(), model())
+    }
+
     fn fill(&self, out: &Tensor, value: f64) -> Result<()> {
         any!(out.dtype(), T => elementwise::fill::<T>(self, out, value));
         Ok(())
@@ -383,4 +388,16 @@ impl Backend for Cpu {
         float!(parameter.dtype(), T => update::update::<T>(self, update, parameter, gradient, state));
         Ok(())
     }
+}
+
+/// Which processor it is.
+#[cfg(feature = "serde")]
+fn model() -> &'static str {
+    static MODEL: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    MODEL.get_or_init(|| {
+        let kind = sysinfo::RefreshKind::nothing().with_cpu(sysinfo::CpuRefreshKind::nothing());
+        let system = sysinfo::System::new_with_specifics(kind);
+        let brand = system.cpus().first().map(|cpu| cpu.brand().trim().to_owned());
+        brand.filter(|brand| !brand.is_empty()).unwrap_or_else(|| std::env::consts::ARCH.into())
+    })
 }

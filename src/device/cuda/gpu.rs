@@ -241,11 +241,27 @@ fn describe(
         Ok(cusparse) => format!("version {}", cusparse.version()),
         Err(reason) => reason.clone(),
     };
-    let name = &properties.name;
+    let (name, driver) = (&properties.name, driver_version());
     format!(
-        "{name}, compute capability {major}.{minor}; cuBLAS: {cublas}; cuDNN: {cudnn}; \
-         cuSPARSE: {cusparse}"
+        "{name}, compute capability {major}.{minor}; driver: {driver}; cuBLAS: {cublas}; \
+         cuDNN: {cudnn}; cuSPARSE: {cusparse}"
     )
+}
+
+/// The driver's own version where the system tells it, and the CUDA that it is for.
+fn driver_version() -> String {
+    let mut cuda = 0;
+    // SAFETY: a valid place for the result.
+    let _ = unsafe { sys::cuDriverGetVersion(&mut cuda) };
+    let cuda = format!("CUDA {}.{}", cuda / 1000, cuda % 1000 / 10);
+    // Only Linux has this file: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  ...`.
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let number =
+        |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
+    match text.lines().next().and_then(|line| line.split_whitespace().find(number)) {
+        Some(version) => format!("{version}, {cuda}"),
+        None => cuda,
+    }
 }
 
 /// How many GPUs the driver sees; none without a driver.

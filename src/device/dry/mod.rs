@@ -143,6 +143,14 @@ impl Backend for Dry {
         }
     }
 
+    #[cfg(feature = "serde")]
+    fn identity(&self) -> String {
+        match &self.source {
+            Source::Device(device) => device.identity(),
+            Source::Profile(profile) => profile.identity.clone(),
+        }
+    }
+
     fn candidates(&self, query: &Query, terms: Terms) -> Vec<Candidate> {
         match &self.source {
             Source::Device(device) => device.candidates(query, terms),

@@ -36,6 +36,7 @@ pub(super) struct Profile {
     version: u32,
     name: String,
     pub(super) description: String,
+    pub(super) identity: String,
     /// Bytes that the device holds for itself.
     pub(super) charged: u64,
     pub(super) streams: bool,
@@ -129,6 +130,7 @@ impl Device {
             version: VERSION,
             name: self.name().trim_start_matches("dry ").to_owned(),
             description: self.description(),
+            identity: self.identity(),
             charged: backend.charged(),
             streams: backend.streams(),
             shared_per_block: backend.shared_per_block(),

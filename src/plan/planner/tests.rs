@@ -61,9 +61,9 @@ fn deterministic_drops_what_is_not() {
 #[test]
 fn one_that_fails_while_it_is_timed_is_rejected_and_the_search_goes_on() {
     let candidates = vec![candidate("broken", 0, 0.1), candidate("good", 0, 1.0)];
-    let mut measure = |candidate: &Candidate| match &*candidate.name {
+    let mut measure = |candidate: &Candidate, _: bool| match &*candidate.name {
         "broken" => Err(Error::custom("launch", "illegal address")),
-        _ => Ok(3.0),
+        _ => Ok(Some(3.0)),
     };
     let plan =
         weigh("matmul", &key(None, false), "cpu", "m".into(), candidates, Some(&mut measure))
@@ -79,8 +79,9 @@ fn one_that_fails_while_it_is_timed_is_rejected_and_the_search_goes_on() {
 #[test]
 fn measured_times_overrule_predicted_ones() {
     let candidates = vec![candidate("is fast", 0, 0.7), candidate("said fast", 0, 0.1)];
-    let mut measure =
-        |candidate: &Candidate| Ok(if &*candidate.name == "is fast" { 0.5 } else { 2.0 });
+    let mut measure = |candidate: &Candidate, _: bool| {
+        Ok(Some(if &*candidate.name == "is fast" { 0.5 } else { 2.0 }))
+    };
     let plan =
         weigh("matmul", &key(None, false), "cpu", "m".into(), candidates, Some(&mut measure))
             .unwrap();
@@ -94,10 +95,13 @@ fn what_is_slower_by_far_is_not_timed() {
     let said = [("slow", 8.1), ("likely", 0.5), ("fastest", 1.0), ("far", 4.1), ("nan", f64::NAN)];
     let candidates = said.map(|(name, seconds)| candidate(name, 0, seconds)).to_vec();
     let mut order = Vec::new();
-    let mut measure = |candidate: &Candidate| {
+    let mut measure = |candidate: &Candidate, hopeless: bool| {
+        if hopeless {
+            return Ok(None);
+        }
         order.push(candidate.name.to_string());
         // In another unit than the predictions, as on a device that they do not fit.
-        Ok(if &*candidate.name == "fastest" { 100.0 } else { 200.0 })
+        Ok(Some(if &*candidate.name == "fastest" { 100.0 } else { 200.0 }))
     };
     let plan =
         weigh("matmul", &key(None, false), "cpu", "m".into(), candidates, Some(&mut measure))

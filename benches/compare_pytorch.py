@@ -33,14 +33,18 @@ BYTES_PER_SECOND = 4.24e12
 # ---- PyTorch, in a process of its own: jobs come in as lines of JSON, results go out as such.
 
 
-def worker(timings, timing_ms):
+def worker(name, timings, timing_ms):
     import torch
 
     torch.backends.cudnn.benchmark = False
-    device = torch.device("cuda:0")
-    print(json.dumps({"kind": "about", "torch": torch.__version__, "cuda": torch.version.cuda,
-                      "cudnn": torch.backends.cudnn.version(),
-                      "gpu": torch.cuda.get_device_name(device)}), flush=True)
+    device = torch.device(name)
+    about = {"kind": "about", "torch": torch.__version__}
+    if device.type == "cuda":
+        about |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
+                  "gpu": torch.cuda.get_device_name(device)}
+    else:
+        about |= {"threads": torch.get_num_threads()}
+    print(json.dumps(about), flush=True)
     for line in sys.stdin:
         job = json.loads(line)
         result = {key: job[key] for key in ("row", "mode", "gradient", "way")}
@@ -49,7 +53,8 @@ def worker(timings, timing_ms):
         except Exception as error:
             result["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
         # Nothing of this row is to be left for the next one's peak, memory that is cached included.
-        torch.cuda.empty_cache()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
         print(json.dumps(result), flush=True)
 
 
@@ -87,13 +92,26 @@ def measure(torch, device, job, timings, timing_ms):
             # The output has no name here, so that it lives no longer than PyTorch itself needs it.
             forward().backward(dy)
 
+    on_gpu = device.type == "cuda"
+
     def steps(count):
         start = time.perf_counter()
         for _ in range(count):
             step()
-        torch.cuda.synchronize()
+        if on_gpu:
+            torch.cuda.synchronize()
         return (time.perf_counter() - start) * 1e3
 
+    def timed():
+        steps(1)
+        count = max(1, min(200, math.ceil(timing_ms / steps(1))))
+        steps(count)
+        times = [steps(count) / count for _ in range(timings)]
+        return {"ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times)}
+
+    if not on_gpu:
+        # There is no counter of a CPU's peak.
+        return {"ms_first": steps(1)} | timed()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     base = torch.cuda.memory_allocated()
@@ -109,21 +127,17 @@ def measure(torch, device, job, timings, timing_ms):
     peak_backward = torch.cuda.max_memory_allocated()
     first = (time.perf_counter() - start) * 1e3
     torch.cuda.reset_peak_memory_stats()
-    steps(1)
-    count = max(1, min(200, math.ceil(timing_ms / steps(1))))
-    steps(count)
-    times = [steps(count) / count for _ in range(timings)]
+    times = timed()
     clear()
     # Without the first step's halves, since `y` lived longer there than it has to.
     peak = torch.cuda.max_memory_allocated()
-    return {"ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times),
-            "ms_first": first, "peak": max(peak, peak_forward), "base": base,
-            "peak_forward": peak_forward, "peak_backward": peak_backward}
+    return times | {"ms_first": first, "peak": max(peak, peak_forward), "base": base,
+                    "peak_forward": peak_forward, "peak_backward": peak_backward}
 
 
 def pytorch(jobs, arguments):
     """The results of the jobs, by one process; those that it did not come to say so."""
-    command = [arguments.python, os.path.abspath(__file__), "--worker",
+    command = [arguments.python, os.path.abspath(__file__), "--worker", "--device", arguments.device,
                "--timings", str(arguments.timings), "--timing-ms", str(arguments.timing_ms)]
     results = {}
     about = None
@@ -406,7 +420,8 @@ def progress(who, value):
     if value.get("kind") == "step" and "form" in value:
         progress_sparse(f"{who} {value['form']}", value)
     if "row" in value and value.get("kind") != "row":
-        what = value.get("error") or f"{value['ms']:.3f} ms, {value['peak'] / GIB:.3f} GiB"
+        peak = f", {value['peak'] / GIB:.3f} GiB" if "peak" in value else ""
+        what = value.get("error") or f"{value['ms']:.3f} ms{peak}"
         cap = f", cap {cap_name(value['cap'])}" if "cap" in value else ""
         way = ", as matmul" if value.get("way") == "matmul" else ""
         print(f"{who}: {value['row']}, {value['mode']}, {value['gradient']}{way}{cap}: {what}",
@@ -511,7 +526,8 @@ def table(title, entries, caps, out):
                      if own and "error" not in own and "error" not in torch]
             missing = f" ({len(pairs)} of {len(group)})" if len(pairs) != len(group) else ""
             cells.append(number(geometric_mean(t["ms"] / o["ms"] for t, o in pairs), 3) + missing)
-            cells.append(number(geometric_mean(t["peak"] / (o["peak"] - o["base"]) for t, o in pairs), 3))
+            peaks = [t["peak"] / (o["peak"] - o["base"]) for t, o in pairs if "peak" in t]
+            cells.append(number(geometric_mean(peaks) if peaks else None, 3))
         print(f"| {name} | " + " | ".join(cells) + " |", file=out)
     over = [entry for entry in plain for own in entry["ours"].values() if own.get("within_cap") is False]
     print(f"\npeaks over tensors + cap: {len(over)}", file=out)
@@ -579,7 +595,10 @@ def main():
     parser.add_argument("--rows", default="all", help="all, small, or parts of rows' names")
     parser.add_argument("--modes", default="tf32,f32,bf16,f16")
     parser.add_argument("--caps", default="0,64MiB,512MiB", help="none is a cap, too")
-    parser.add_argument("--device", default="cuda:0", help="the crate's")
+    parser.add_argument("--device", default="cuda:0", help="both sides', cuda:N or cpu; taskset "
+                        "says which cores")
+    parser.add_argument("--gflop", type=float, help="rows with fewer samples, so that a step has at most so "
+                        "many billion operations")
     parser.add_argument("--measured", action="store_true", help="the crate ranks by measured times")
     parser.add_argument("--no-scored", action="store_true", help="leave the scored rows out")
     parser.add_argument("--no-spike", action="store_true", help="leave the spike rows out")
@@ -596,7 +615,7 @@ def main():
     if arguments.worker and arguments.sparse:
         return sparse_worker(arguments.timings, arguments.timing_ms)
     if arguments.worker:
-        return worker(arguments.timings, arguments.timing_ms)
+        return worker(arguments.device, arguments.timings, arguments.timing_ms)
     if not arguments.bench:
         parser.error("--bench is needed")
     arguments.bench = os.path.abspath(arguments.bench)
@@ -610,6 +629,7 @@ def main():
     entries, about = [], None
     # Rows are the executable's own, so that there is one list of them.
     choice = ["--rows", arguments.rows, "--modes", arguments.modes]
+    choice += ["--gflop", str(arguments.gflop)] if arguments.gflop else []
     listed = [row for row in ours(arguments, ["--list", *choice], 60) if row.get("kind") == "row"]
     if not arguments.no_scored:
         if not listed:
@@ -640,7 +660,7 @@ def main():
     files = [sys.stdout] + ([open(arguments.out, "w")] if arguments.out else [])
     for out in files:
         if about:
-            print(f"PyTorch {about['torch']}, CUDA {about['cuda']}, cuDNN {about['cudnn']}, {about['gpu']}",
+            print("PyTorch " + ", ".join(f"{name} {value}" for name, value in about.items() if name != "kind"),
                   file=out)
         print("`×`: PyTorch's figure over the crate's. `fits`: peak at most tensors + cap. GiB with the "
               "tensors that were there before the step.", file=out)

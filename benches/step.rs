@@ -64,6 +64,9 @@ struct Arguments {
     /// Prints the rows and measures nothing.
     #[arg(long)]
     list: bool,
+    /// Fewer samples, and then a shorter length, so that a step has at most so many billion operations.
+    #[arg(long)]
+    gflop: Option<f64>,
     /// Timings of which the median is taken.
     #[arg(long, default_value_t = 10)]
     timings: usize,
@@ -142,6 +145,21 @@ impl Row {
             }
         }
         name
+    }
+
+    /// Multiplications and additions of the three passes.
+    fn operations(&self) -> f64 {
+        let y = self.batch * self.out_channels * ((self.length - 1) / self.stride + 1);
+        6.0 * (y * (self.in_channels / self.groups) * self.kernel) as f64
+    }
+
+    /// The same with fewer samples, and where one is too much, shorter.
+    fn within(mut self, gflop: f64) -> Row {
+        let over = |row: &Row| row.operations() / (gflop * 1e9);
+        self.batch = ((self.batch as f64 / over(&self).max(1.0)) as usize).max(1);
+        let length = (self.length as f64 / over(&self).max(1.0)) as usize;
+        self.length = length.max(self.dilation * self.kernel).min(self.length);
+        self
     }
 
     fn padding(&self) -> [usize; 2] {
@@ -533,6 +551,10 @@ fn run(arguments: &Arguments) -> Result<usize, Box<dyn Error>> {
         let rows = if small { SMALL.to_vec() } else { select(&SCORED, &arguments.rows) };
         let modes = or(&arguments.modes, Mode::value_variants());
         (rows, modes, or(&arguments.gradients, &[Gradient::Random]))
+    };
+    let rows: Vec<Row> = match arguments.gflop {
+        Some(gflop) => rows.into_iter().map(|row| row.within(gflop)).collect(),
+        None => rows,
     };
     if rows.is_empty() {
         return Err(format!("no row is called {:?}; --list shows them", arguments.rows).into());

@@ -158,90 +158,12 @@ INLINE void fetch(const acc* from, acc* to) {
     }
 }
 
-// Sums `steps` panels of the product of two operands. The panels are double-buffered: the next one
-// is on its way from memory while one is multiplied.
-template <int SIDE, class A, class B>
-INLINE void multiply(A& a, B& b, u64 steps, acc* shared,
-                     acc (&sum)[Tile<SIDE>::OWN][Tile<SIDE>::OWN]) {
-    typedef Tile<SIDE> T;
-    // Long sums of f32 are kept in stretches of 1024 terms, so that rounding errors stay small. In
-    // memory on purpose, for it is seldom used and registers are dear: the compiler must not know
-    // that `none` is 0.
-    const u32 STRETCH = sizeof(acc) == 4 ? 1024 / T::DEPTH : 0;
-    const u32 none = blockDim.z - 1;
-    acc kept[T::OWN * T::OWN];
-    const bool stretches = STRETCH != 0 && steps > STRETCH;
-    if (stretches) {
-#pragma unroll
-        for (int i = 0; i < T::OWN * T::OWN; i++) kept[none + i] = 0;
-    }
-#pragma unroll
-    for (int i = 0; i < T::OWN; i++)
-#pragma unroll
-        for (int j = 0; j < T::OWN; j++) sum[i][j] = 0;
-    if (steps == 0) return;
-    acc *as = shared, *bs = shared + 2 * T::PANEL;
-    const int row = own_row(), column = own_column();
-    acc next_a[EACH], next_b[EACH];
-    a.next(next_a);
-    b.next(next_b);
-    // The last tile of this block may still be leaving shared memory.
-    __syncthreads();
-    put<SIDE, A::ALONG_SUM>(as, next_a);
-    put<SIDE, B::ALONG_SUM>(bs, next_b);
-    __syncthreads();
-    u32 since = 0;
-    for (u64 step = 0; step < steps; step++) {
-        const int now = (int)(step & 1);
-        const bool more = step + 1 < steps;
-        if (more) {
-            a.next(next_a);
-            b.next(next_b);
-        }
-        const acc *pa = as + now * T::PANEL + row, *pb = bs + now * T::PANEL + column;
-#pragma unroll 8
-        for (int k = 0; k < T::DEPTH; k++) {
-            acc va[T::OWN], vb[T::OWN];
-#pragma unroll
-            for (int p = 0; p < T::PARTS; p++) {
-                fetch(pa + k * T::PITCH + p * QUARTER, va + 4 * p);
-                fetch(pb + k * T::PITCH + p * QUARTER, vb + 4 * p);
-            }
-#pragma unroll
-            for (int i = 0; i < T::OWN; i++)
-#pragma unroll
-                for (int j = 0; j < T::OWN; j++) sum[i][j] += va[i] * vb[j];
-        }
-        if (more) {
-            put<SIDE, A::ALONG_SUM>(as + (now ^ 1) * T::PANEL, next_a);
-            put<SIDE, B::ALONG_SUM>(bs + (now ^ 1) * T::PANEL, next_b);
-        }
-        __syncthreads();
-        if (stretches && ++since == STRETCH) {
-            since = 0;
-#pragma unroll
-            for (int i = 0; i < T::OWN; i++)
-#pragma unroll
-                for (int j = 0; j < T::OWN; j++) {
-                    kept[none + i * T::OWN + j] += sum[i][j];
-                    sum[i][j] = 0;
-                }
-        }
-    }
-    if (stretches) {
-#pragma unroll
-        for (int i = 0; i < T::OWN; i++)
-#pragma unroll
-            for (int j = 0; j < T::OWN; j++) sum[i][j] += kept[none + i * T::OWN + j];
-    }
-}
-
 // Hands a tile to its writer by way of shared memory, so that neighbouring threads hold
 // neighbouring columns: `column(i)` says which one the next calls of `put(row, value)` are for.
-template <int SIDE, class Writer>
-INLINE void drain(const acc (&sum)[Tile<SIDE>::OWN][Tile<SIDE>::OWN], acc* shared, Writer& writer) {
+// `fill(p, q)` writes the results of one 64 x 64 part, in which rows are QUARTER + PAD long.
+template <int SIDE, class Writer, class Fill>
+INLINE void drain_parts(acc* shared, Writer& writer, Fill fill) {
     const int PITCH = QUARTER + PAD;
-    const int row = own_row(), column = own_column();
     const int x = threadIdx.x % QUARTER, y = threadIdx.x / QUARTER;
 #pragma unroll
     for (int q = 0; q < Tile<SIDE>::PARTS; q++) {
@@ -249,11 +171,7 @@ INLINE void drain(const acc (&sum)[Tile<SIDE>::OWN][Tile<SIDE>::OWN], acc* share
 #pragma unroll
         for (int p = 0; p < Tile<SIDE>::PARTS; p++) {
             __syncthreads();
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    shared[(row + i) * PITCH + column + j] = sum[4 * p + i][4 * q + j];
+            fill(p, q);
             __syncthreads();
 #pragma unroll 4
             for (int r = y; r < QUARTER; r += THREADS / QUARTER)
@@ -261,3 +179,98 @@ INLINE void drain(const acc (&sum)[Tile<SIDE>::OWN][Tile<SIDE>::OWN], acc* share
         }
     }
 }
+
+// The engine that multiplies tiles on the plain units. `multiply` sums `steps` panels, of DEPTH terms, of
+// the product of two operands; they are double-buffered: the next one is on its way from memory while
+// one is multiplied. It needs WORDS elements of shared memory.
+template <int SIDE> struct Plain {
+    typedef Tile<SIDE> T;
+    static const int DEPTH = T::DEPTH;
+    static const int WORDS = SHARED;
+    acc sum[T::OWN][T::OWN];
+
+    template <class A, class B>
+    __device__ __forceinline__ void multiply(A& a, B& b, u64 steps, acc* shared) {
+        // Long sums of f32 are kept in stretches of 1024 terms, so that rounding errors stay small. In
+        // memory on purpose, for it is seldom used and registers are dear: the compiler must not know
+        // that `none` is 0.
+        const u32 STRETCH = sizeof(acc) == 4 ? 1024 / T::DEPTH : 0;
+        const u32 none = blockDim.z - 1;
+        acc kept[T::OWN * T::OWN];
+        const bool stretches = STRETCH != 0 && steps > STRETCH;
+        if (stretches) {
+#pragma unroll
+            for (int i = 0; i < T::OWN * T::OWN; i++) kept[none + i] = 0;
+        }
+#pragma unroll
+        for (int i = 0; i < T::OWN; i++)
+#pragma unroll
+            for (int j = 0; j < T::OWN; j++) sum[i][j] = 0;
+        if (steps == 0) return;
+        acc *as = shared, *bs = shared + 2 * T::PANEL;
+        const int row = own_row(), column = own_column();
+        acc next_a[EACH], next_b[EACH];
+        a.next(next_a);
+        b.next(next_b);
+        // The last tile of this block may still be leaving shared memory.
+        __syncthreads();
+        put<SIDE, A::ALONG_SUM>(as, next_a);
+        put<SIDE, B::ALONG_SUM>(bs, next_b);
+        __syncthreads();
+        u32 since = 0;
+        for (u64 step = 0; step < steps; step++) {
+            const int now = (int)(step & 1);
+            const bool more = step + 1 < steps;
+            if (more) {
+                a.next(next_a);
+                b.next(next_b);
+            }
+            const acc *pa = as + now * T::PANEL + row, *pb = bs + now * T::PANEL + column;
+#pragma unroll 8
+            for (int k = 0; k < T::DEPTH; k++) {
+                acc va[T::OWN], vb[T::OWN];
+#pragma unroll
+                for (int p = 0; p < T::PARTS; p++) {
+                    fetch(pa + k * T::PITCH + p * QUARTER, va + 4 * p);
+                    fetch(pb + k * T::PITCH + p * QUARTER, vb + 4 * p);
+                }
+#pragma unroll
+                for (int i = 0; i < T::OWN; i++)
+#pragma unroll
+                    for (int j = 0; j < T::OWN; j++) sum[i][j] += va[i] * vb[j];
+            }
+            if (more) {
+                put<SIDE, A::ALONG_SUM>(as + (now ^ 1) * T::PANEL, next_a);
+                put<SIDE, B::ALONG_SUM>(bs + (now ^ 1) * T::PANEL, next_b);
+            }
+            __syncthreads();
+            if (stretches && ++since == STRETCH) {
+                since = 0;
+#pragma unroll
+                for (int i = 0; i < T::OWN; i++)
+#pragma unroll
+                    for (int j = 0; j < T::OWN; j++) {
+                        kept[none + i * T::OWN + j] += sum[i][j];
+                        sum[i][j] = 0;
+                    }
+            }
+        }
+        if (stretches) {
+#pragma unroll
+            for (int i = 0; i < T::OWN; i++)
+#pragma unroll
+                for (int j = 0; j < T::OWN; j++) sum[i][j] += kept[none + i * T::OWN + j];
+        }
+    }
+
+    template <class Writer> __device__ __forceinline__ void drain(acc* shared, Writer& writer) {
+        const int row = own_row(), column = own_column();
+        drain_parts<SIDE>(shared, writer, [&](int p, int q) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    shared[(row + i) * (QUARTER + PAD) + column + j] = sum[4 * p + i][4 * q + j];
+        });
+    }
+};

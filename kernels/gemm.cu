@@ -88,15 +88,15 @@ INLINE void gemm(const Product& p, const scalar* a, const scalar* b, const scala
         column *= SIDE;
         u64 first = least(split * steps * Tile<SIDE>::DEPTH, p.k);
         u64 end = least(first + steps * Tile<SIDE>::DEPTH, p.k);
-        acc sum[Tile<SIDE>::OWN][Tile<SIDE>::OWN];
+        Plain<SIDE> engine;
         Operand<SIDE, A_ALONG> left(a + matrix * p.a_batch, p.a_row, p.a_col, row, p.m, first, end);
         Operand<SIDE, B_ALONG> right(b + matrix * p.b_batch, p.b_col, p.b_row, column, p.n, first,
                                      end);
-        multiply<SIDE>(left, right, ceil_div(end - first, Tile<SIDE>::DEPTH), shared, sum);
+        engine.multiply(left, right, ceil_div(end - first, Tile<SIDE>::DEPTH), shared);
         acc* to = partial ? partial + (split * p.batch + matrix) * p.m * p.n : 0;
         scalar* result = out + matrix * p.m * p.n;
         Sums sums = {p, partial ? 0 : bias, to, result, row, column, 0, false, 0};
-        drain<SIDE>(sum, shared, sums);
+        engine.drain(shared, sums);
     }
 }
 

@@ -187,6 +187,14 @@ kernels! {
         CONV_WEIGHT_128 = "weight_128",
         CONV_ADD_PARTIALS = "add_partials",
     }
+    "conv_tensor" {
+        CONV_FORWARD_TENSOR_64 = "forward_tensor_64",
+        CONV_FORWARD_TENSOR_128 = "forward_tensor_128",
+        CONV_GRADIENT_TENSOR_64 = "gradient_tensor_64",
+        CONV_GRADIENT_TENSOR_128 = "gradient_tensor_128",
+        CONV_WEIGHT_TENSOR_64 = "weight_tensor_64",
+        CONV_WEIGHT_TENSOR_128 = "weight_tensor_128",
+    }
     "conv_layout" {
         TRANSPOSE = "transpose",
         PAD_ROWS = "pad_rows",

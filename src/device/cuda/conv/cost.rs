@@ -9,6 +9,7 @@ mod tests;
 use super::super::cublas::Product;
 use super::super::gpu::Properties;
 use super::super::rates::{LAUNCH, Rates};
+use super::direct::Engine;
 use super::fit::{Model, model};
 use super::product::{self, Calls};
 use super::{Question, cudnn};
@@ -154,9 +155,14 @@ impl Cost {
         }
     }
 
-    /// Our implicit product on the plain units.
-    pub(super) fn direct(&self, pieces: usize) -> f64 {
-        let name = if pieces > 1 { "direct in pieces" } else { "direct" };
+    /// Our implicit product.
+    pub(super) fn direct(&self, engine: Engine, pieces: usize) -> f64 {
+        let name = match (engine, pieces) {
+            (Engine::Plain, 0 | 1) => "direct",
+            (Engine::Plain, _) => "direct in pieces",
+            (Engine::Tensor, 0 | 1) => "direct, tensor cores",
+            (Engine::Tensor, _) => "direct in pieces, tensor cores",
+        };
         self.seconds(&Work { pieces, ..self.whole(name) })
     }
 

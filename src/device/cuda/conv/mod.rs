@@ -23,11 +23,14 @@ use crate::error::Result;
 use crate::plan::Candidate;
 use crate::tensor::{Storage, Tensor};
 use cost::Cost;
+use direct::{Direct, Engine};
 
 /// Which method a [`Candidate`] is: its `code`.
 mod code {
     /// Our implicit product, without workspace or with its sums cut into pieces there.
     pub(super) const DIRECT: u32 = 0;
+    /// The same on tensor cores.
+    pub(super) const DIRECT_TENSOR: u32 = 1;
     pub(super) const DEPTHWISE: u32 = 2;
     /// Products through cuBLAS: see `product`.
     pub(super) const PRODUCT: u32 = 16;
@@ -107,17 +110,28 @@ pub(super) fn candidates(
             code,
             params: [pieces, 0, 0, 0],
         };
-    let mut all = vec![own("direct", code::DIRECT, 0, cost.direct(1), 1)];
+    let mut all = vec![own("direct", code::DIRECT, 0, cost.direct(Engine::Plain, 1), 1)];
     if geometry.batch == 0 || geometry.in_channels == 0 || geometry.in_length == 0 {
         // Sums of nothing; no library takes extents of 0.
         return all;
     }
+    let tensor = TENSOR_CORES && direct::has_tensor_cores(cuda, &question);
+    if tensor {
+        let (name, seconds) = ("direct, tensor cores", cost.direct(Engine::Tensor, 1));
+        all.push(own(name, code::DIRECT_TENSOR, 0, seconds, 1));
+    }
     if pass == ConvPass::WeightGradient {
-        let pieces = direct::useful_pieces(cuda, geometry, dtype);
-        if pieces > 1 {
-            let workspace = direct::pieces_workspace(geometry, dtype, pieces);
-            let seconds = cost.direct(pieces);
-            all.push(own("direct", code::DIRECT, workspace, seconds, pieces));
+        let mut in_pieces = |name: &'static str, code: u32, engine: Engine| {
+            let pieces = direct::useful_pieces(cuda, geometry, dtype, engine);
+            if pieces > 1 {
+                let workspace = direct::pieces_workspace(geometry, dtype, pieces);
+                let seconds = cost.direct(engine, pieces);
+                all.push(own(name, code, workspace, seconds, pieces));
+            }
+        };
+        in_pieces("direct", code::DIRECT, Engine::Plain);
+        if tensor {
+            in_pieces("direct, tensor cores", code::DIRECT_TENSOR, Engine::Tensor);
         }
     }
     if depthwise::takes(geometry) {
@@ -164,19 +178,27 @@ pub(super) fn run(
                 depthwise::weight_gradient(cuda, geometry, dtype, at.x, at.y, at.w)
             }
         },
-        code::DIRECT => match pass {
-            ConvPass::Forward => direct::forward(cuda, geometry, dtype, at.x, at.w, at.bias, at.y),
-            ConvPass::InputGradient => {
-                direct::input_gradient(cuda, geometry, dtype, at.y, at.w, at.x)
+        code::DIRECT | code::DIRECT_TENSOR => {
+            let engine = match candidate.code {
+                code::DIRECT => Engine::Plain,
+                _ => Engine::Tensor,
+            };
+            let direct = Direct { cuda, geometry, dtype, engine };
+            match pass {
+                ConvPass::Forward => direct.forward(at.x, at.w, at.bias, at.y),
+                ConvPass::InputGradient => direct.input_gradient(at.y, at.w, at.x),
+                ConvPass::WeightGradient => {
+                    direct.weight_gradient(at.x, at.y, at.w, candidate.params[0], workspace)
+                }
             }
-            ConvPass::WeightGradient => {
-                let pieces = candidate.params[0];
-                direct::weight_gradient(cuda, geometry, dtype, at.x, at.y, at.w, pieces, workspace)
-            }
-        },
+        }
         _ => product::run(cuda, &question, candidate, at, workspace),
     }
 }
+
+/// Whether products without a workspace are offered on tensor cores. Only where every candidate is forced
+/// against f64, until they have been on a GPU; their arithmetic has been checked without one.
+const TENSOR_CORES: bool = cfg!(test);
 
 /// In `params[3]` of a candidate that may round f32 to TF32.
 const TF32: u32 = 1;

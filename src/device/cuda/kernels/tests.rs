@@ -47,9 +47,12 @@ fn expected() -> Vec<(String, Vec<Vec<u8>>)> {
         let family = path.file_stem().unwrap().to_str().unwrap();
         let mut lines = text.lines();
         let types = lines.next().unwrap().strip_prefix("// types:").expect("a list of types");
-        let variants = lines.next().unwrap().strip_prefix("// variants:").unwrap_or("");
+        let second = lines.next().unwrap();
+        let variants = second.strip_prefix("// variants:").unwrap_or("");
+        let oldest = second.strip_prefix("// oldest:").map_or("", str::trim);
         for scalar in types.split_whitespace() {
-            all.push((format!("{family}.{scalar}.ptx"), source.clone()));
+            let parts = [family, scalar, oldest, "ptx"].into_iter().filter(|part| !part.is_empty());
+            all.push((parts.collect::<Vec<_>>().join("."), source.clone()));
             for variant in variants.split_whitespace() {
                 all.push((format!("{family}.{scalar}.{variant}.ptx"), source.clone()));
             }

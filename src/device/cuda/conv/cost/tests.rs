@@ -3,6 +3,7 @@
 use super::super::product::{self, Form};
 use super::super::{Question, cudnn};
 use super::Cost;
+use crate::device::cuda::conv::direct::Engine;
 use crate::device::cuda::cudnn::Math;
 use crate::device::cuda::gpu::Properties;
 use crate::device::spec::{ConvGeometry, ConvPass};
@@ -82,7 +83,7 @@ impl Row {
             return cost.depthwise();
         }
         if name.starts_with("direct") {
-            return cost.direct(self.pieces);
+            return cost.direct(Engine::Plain, self.pieces);
         }
         if !name.starts_with("cuDNN") {
             let form = match (name.contains("unfold"), name.contains("packed")) {
@@ -140,7 +141,11 @@ fn every_question_has_finite_times() {
             for pass in [ConvPass::Forward, ConvPass::InputGradient, ConvPass::WeightGradient] {
                 let question = Question { pass, geometry: &geometry, dtype, tf32: false };
                 let cost = Cost::new(&properties, &question);
-                for seconds in [cost.direct(1), cost.direct(4), cost.depthwise()] {
+                for seconds in [
+                    cost.direct(Engine::Plain, 1),
+                    cost.direct(Engine::Tensor, 4),
+                    cost.depthwise(),
+                ] {
                     assert!(seconds.is_finite() && seconds >= 0.0, "{geometry:?}: {seconds}");
                 }
             }

@@ -60,12 +60,17 @@ fn compile(kernels: &Path, out: &Path) -> Option<PathBuf> {
         let text = fs::read_to_string(&source).expect("a kernel file is text");
         let types = text.lines().next().and_then(|line| line.strip_prefix("// types:"));
         let family = source.file_stem().and_then(|stem| stem.to_str()).expect("an ASCII name");
+        let oldest = text.lines().nth(1).and_then(|line| line.strip_prefix("// oldest: sm_"));
+        let (chip, suffix) = match oldest.map(str::trim) {
+            Some(chip) => (chip, format!(".sm_{chip}")),
+            None => ("75", String::new()),
+        };
         for scalar in types.unwrap_or("").split_whitespace() {
             let status = Command::new(&nvcc)
-                .args(["--ptx", "-arch=compute_75", "-std=c++17"])
+                .args(["--ptx", &format!("-arch=compute_{chip}"), "-std=c++17"])
                 .arg(format!("-DSCALAR={scalar}"))
                 .arg("-o")
-                .arg(folder.join(format!("{family}.{scalar}.ptx")))
+                .arg(folder.join(format!("{family}.{scalar}{suffix}.ptx")))
                 .arg(&source)
                 .status();
             if !status.is_ok_and(|status| status.success()) {

@@ -157,10 +157,11 @@ fn a_refused_copy_leaves_both_devices_as_they_were() {
 #[test]
 fn many_threads_send_at_once() {
     let devices = all();
-    let data = numbers(1 << 18);
+    // Enough for several threads to a copy.
+    let data = numbers(1 << 20);
     let hop = &|start: usize| {
         let mut x = Tensor::from_vec(data.clone(), [data.len()], &devices[start % devices.len()]);
-        for step in 1..8 {
+        for step in 1..5 {
             x = x.and_then(|x| x.to(&devices[(start + step) % devices.len()]));
         }
         assert!(x.unwrap().to_vec::<i64>().unwrap() == data);
@@ -169,6 +170,7 @@ fn many_threads_send_at_once() {
         for start in 0..4 {
             scope.spawn(move || hop(start));
         }
-        (4..8usize).into_par_iter().for_each(hop);
+        // Every worker of the pool, while threads outside it copy too.
+        (4..64usize).into_par_iter().for_each(hop);
     });
 }

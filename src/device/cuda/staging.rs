@@ -12,6 +12,7 @@ use crate::memory::{Purpose, Reservation, Taker};
 use cudarc::driver::sys;
 use parking_lot::Mutex;
 use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::num::NonZero;
 use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
@@ -25,11 +26,20 @@ const LEAST: usize = 64 << 10;
 /// Threads that copy at most: twice as many are slower, for what they enqueue is enqueued in turn.
 const THREADS: usize = 8;
 
-/// How many copy: the same on every thread that asks, whichever pool it belongs to.
+/// The threads that copy. A pool of their own: were they the caller's, all of them could come to wait for
+/// the lock of a copy that waits for them.
+fn pool() -> Option<&'static ThreadPool> {
+    static POOL: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let named = ThreadPoolBuilder::new().thread_name(|number| format!("capgrad-copy-{number}"));
+        named.num_threads(cores.min(THREADS)).build().ok()
+    });
+    POOL.as_ref()
+}
+
+/// How many there are.
 fn threads() -> usize {
-    static CORES: LazyLock<usize> =
-        LazyLock::new(|| std::thread::available_parallelism().map_or(1, NonZero::get));
-    (*CORES).min(THREADS)
+    pool().map_or(1, ThreadPool::current_num_threads)
 }
 
 /// Pinned memory of the host in places of one size, which the host's meter counts.
@@ -171,13 +181,15 @@ impl Staging {
         bytes: usize,
         copy: impl Fn(&mut Lane) -> Result<()> + Send + Sync,
     ) -> Result<()> {
-        // A worker of the pool that waited here could be handed another copy, which needs the lock that
-        // this one holds.
-        let alone = rayon::current_thread_index().is_some();
-        let most = if alone { 1 } else { self.lanes.len() };
-        match &mut self.lanes[..bytes.div_ceil(2 * self.pinned.piece).clamp(1, most)] {
-            [lane] => copy(lane),
-            lanes => lanes.par_iter_mut().with_max_len(1).map(copy).reduce(|| Ok(()), Result::and),
+        // A worker of a caller's pool does other tasks of that while it waits, and could come to one that
+        // needs the lock that it holds.
+        let pool = pool().filter(|_| rayon::current_thread_index().is_none());
+        let most = if pool.is_some() { self.lanes.len() } else { 1 };
+        match (&mut self.lanes[..bytes.div_ceil(2 * self.pinned.piece).clamp(1, most)], pool) {
+            (lanes @ [_, _, ..], Some(pool)) => pool.install(|| {
+                lanes.par_iter_mut().with_max_len(1).map(copy).reduce(|| Ok(()), Result::and)
+            }),
+            (lanes, _) => lanes.first_mut().map_or(Ok(()), copy),
         }
     }
 }

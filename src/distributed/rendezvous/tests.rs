@@ -112,9 +112,10 @@ fn all_meet_whoever_comes_first() {
 #[test]
 fn a_rank_that_is_missing_is_named_in_time() {
     let start = Instant::now();
-    let said = meeting(&[(0, "leave"), (2, "leave")], 4, 2);
-    assert!(start.elapsed() < Duration::from_secs(8));
-    assert!(said[0].contains("rank 1, 3 did not come within 2s"), "{said:?}");
+    // On a machine with much to do it takes seconds until a process runs.
+    let said = meeting(&[(0, "leave"), (2, "leave")], 4, 8);
+    assert!(start.elapsed() < Duration::from_secs(24));
+    assert!(said[0].contains("rank 1, 3 did not come within 8s"), "{said:?}");
     assert!(said[1].starts_with("error rendezvous on rank 2 of 4"), "{said:?}");
     let said = meeting(&[(1, "leave")], 2, 1);
     assert!(said[0].contains("rank 0 was not found at 127.0.0.1:"), "{said:?}");
@@ -128,14 +129,14 @@ fn an_address_that_leads_nowhere_is_named() {
         let said = Started::rank("leave", rank, 2, "no-such-host.invalid", port, 2).said();
         assert!(said.contains("no-such-host.invalid"), "{said}");
     }
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() < Duration::from_secs(30));
 }
 
 #[test]
 fn two_of_the_same_number_are_told_so() {
     let said = meeting(&[(0, "leave"), (1, "leave"), (1, "leave")], 3, 10);
     assert!(said.iter().all(|said| said.contains("two processes are rank 1")), "{said:?}");
-    let said = meeting(&[(0, "wait"), (0, "wait")], 2, 2);
+    let said = meeting(&[(0, "wait"), (0, "wait")], 2, 8);
     let port_taken = said.iter().filter(|said| said.contains("cannot be listened at")).count();
     assert_eq!(port_taken, 1, "{said:?}");
 }

@@ -253,6 +253,8 @@ fn listen(it: &Rendezvous, places: &[SocketAddr]) -> Result<TcpListener> {
 fn gather(it: &Rendezvous, listener: &TcpListener, deadline: Instant) -> Result<Vec<Link>> {
     let mut strangers: Vec<Link> = Vec::new();
     let mut known: Vec<Link> = Vec::new();
+    // Who has been here at all.
+    let mut came = vec![false; it.world_size];
     let refuse = |known: &mut Vec<Link>, strangers: &mut Vec<Link>, why: String| {
         tell(known, FAILED, &why, None);
         tell(strangers, FAILED, &why, None);
@@ -289,18 +291,27 @@ fn gather(it: &Rendezvous, listener: &TcpListener, deadline: Instant) -> Result<
             });
             let wrong = wrong.or_else(|| twice.then(|| format!("two processes are rank {rank}")));
             known.push(link);
+            if let Some(came) = came.get_mut(rank) {
+                *came = true;
+            }
             if let Some(why) = wrong {
                 return refuse(&mut known, &mut strangers, why);
             }
         }
         if known.len() + 1 < it.world_size {
             if Instant::now() >= deadline {
-                let missing: Vec<String> = (1..it.world_size)
-                    .filter(|rank| known.iter().all(|link| link.rank != *rank))
-                    .map(|rank| rank.to_string())
-                    .collect();
-                let (within, missing) = (it.timeout, missing.join(", "));
-                let why = format!("rank {missing} did not come within {within:?}");
+                let list = |wanted: &dyn Fn(&usize) -> bool| {
+                    let ranks = (1..it.world_size).filter(wanted);
+                    ranks.map(|rank| rank.to_string()).collect::<Vec<_>>().join(", ")
+                };
+                let (within, absent) = (it.timeout, list(&|&rank| !came[rank]));
+                // One whose own time was up a moment ago has not been missing.
+                let why = if absent.is_empty() {
+                    let here = |rank: usize| known.iter().any(|link| link.rank == rank);
+                    format!("rank {} came and went away again", list(&|&rank| !here(rank)))
+                } else {
+                    format!("rank {absent} did not come within {within:?}")
+                };
                 return refuse(&mut known, &mut strangers, why);
             }
             std::thread::sleep(PAUSE);

@@ -29,15 +29,16 @@ use std::time::Duration;
 /// let ranks = Communicator::in_process(3)?;
 /// std::thread::scope(|scope| {
 ///     for own in &ranks {
-///         scope.spawn(move || -> capgrad::Result<()> {
-///             let x = Tensor::from_vec(vec![own.rank() as f64], [1], &Device::cpu())?;
-///             let sum = own.all_reduce(&x, ReduceOp::Sum)?.wait()?;
-///             assert_eq!(sum.to_vec::<f64>()?, [3.0]);
-///             Ok(())
-///         });
+///         scope.spawn(move || of_rank(own).unwrap());
 ///     }
 /// });
 /// # Ok(()) }
+/// fn of_rank(own: &Communicator) -> capgrad::Result<()> {
+///     let x = Tensor::from_vec(vec![own.rank() as f64], [1], &Device::cpu())?;
+///     let sum = own.all_reduce(&x, ReduceOp::Sum)?.wait()?;
+///     assert_eq!(sum.to_vec::<f64>()?, [3.0]);
+///     Ok(())
+/// }
 /// ```
 #[derive(Clone)]
 pub struct Communicator(Arc<dyn Transport>);

@@ -29,21 +29,23 @@ const BUCKET: usize = 25 << 20;
 /// let ranks = Communicator::in_process(2)?;
 /// std::thread::scope(|scope| {
 ///     for own in &ranks {
-///         scope.spawn(move || -> capgrad::Result<()> {
-///             let device = Device::new_cpu(Default::default())?;
-///             let model = Linear::new("linear", 3, 1, true, DType::F32, &device)?;
-///             let parallel = DataParallel::new(own, model.parameters())?;
-///             let samples = 4 + own.rank(); // uneven shares are weighted
-///             let step = parallel.step(samples, || {
-///                 let x = Tensor::rand([samples, 3], DType::F32, &device)?;
-///                 model.forward(&Tape::new().constant(x))?.square()?.mean()
-///             });
-///             # let _ = step;
-///             Ok(())
-///         });
+///         scope.spawn(move || of_rank(own).unwrap());
 ///     }
 /// });
 /// # Ok(()) }
+/// fn of_rank(own: &Communicator) -> capgrad::Result<()> {
+///     let device = Device::new_cpu(Default::default())?;
+///     let model = Linear::new("linear", 3, 1, true, DType::F32, &device)?;
+///     let parallel = DataParallel::new(own, model.parameters())?;
+///     let samples = 4 + own.rank(); // uneven shares are weighted
+///     let tape = Tape::new();
+///     let step = parallel.step(samples, || {
+///         let x = Tensor::rand([samples, 3], DType::F32, &device)?;
+///         model.forward(&tape.constant(x))?.square()?.mean()
+///     })?;
+///     assert!(step.gradients.parameter(&model.parameters()[0]).is_some());
+///     Ok(())
+/// }
 /// ```
 #[derive(Debug)]
 pub struct DataParallel {

@@ -63,24 +63,25 @@ pub fn balanced_rows(row_entries: &[usize], ranks: usize) -> Vec<Range<usize>> {
 /// let ranks = Communicator::in_process(2)?;
 /// std::thread::scope(|scope| {
 ///     for own in &ranks {
-///         scope.spawn(move || -> capgrad::Result<()> {
-///             let rows = match own.rank() {
-///                 0 => SparseMatrix::from_coo(1, 2, &[0, 0], &[0, 1], &[2.0f64, 3.0])?,
-///                 _ => SparseMatrix::from_coo(1, 2, &[0], &[1], &[4.0f64])?,
-///             };
-///             let a = RowSplitMatrix::new(rows, own)?;
-///             let tape = Tape::new();
-///             let x = Tensor::from_vec(vec![1.0, 10.0], [1, 2], &Device::cpu())?;
-///             let x = tape.variable(x)?;
-///             let y = a.apply(&x)?;
-///             assert_eq!(y.tensor().to_vec::<f64>()?, [32.0, 40.0]);
-///             let grads = y.sum()?.backward()?;
-///             assert_eq!(grads.get(&x).unwrap().to_vec::<f64>()?, [2.0, 7.0]);
-///             Ok(())
-///         });
+///         scope.spawn(move || of_rank(own).unwrap());
 ///     }
 /// });
 /// # Ok(()) }
+/// fn of_rank(own: &Communicator) -> capgrad::Result<()> {
+///     let rows = match own.rank() {
+///         0 => SparseMatrix::from_coo(1, 2, &[0, 0], &[0, 1], &[2.0f64, 3.0])?,
+///         _ => SparseMatrix::from_coo(1, 2, &[0], &[1], &[4.0f64])?,
+///     };
+///     let a = RowSplitMatrix::new(rows, own)?;
+///     let tape = Tape::new();
+///     let x = Tensor::from_vec(vec![1.0, 10.0], [1, 2], &Device::cpu())?;
+///     let x = tape.variable(x)?;
+///     let y = a.apply(&x)?;
+///     assert_eq!(y.tensor().to_vec::<f64>()?, [32.0, 40.0]);
+///     let grads = y.sum()?.backward()?;
+///     assert_eq!(grads.get(&x).unwrap().to_vec::<f64>()?, [2.0, 7.0]);
+///     Ok(())
+/// }
 /// ```
 #[derive(Clone, Debug)]
 pub struct RowSplitMatrix(Arc<Inner>);
@@ -99,7 +100,8 @@ impl RowSplitMatrix {
     /// everywhere, and may have no rows.
     ///
     /// # Errors
-    /// [`Error::Communication`] where the ranks' rows differ in length or dtype, or a rank does not come.
+    /// [`Error::Communication`](crate::Error::Communication) where the ranks' rows differ in length or
+    /// dtype, or a rank does not come.
     pub fn new(own: SparseMatrix, communicator: &Communicator) -> Result<RowSplitMatrix> {
         let op = "row-split matrix";
         let (ranks, rank) = (communicator.world_size(), communicator.rank());
@@ -157,7 +159,7 @@ impl RowSplitMatrix {
     /// `A·X` for `x [cols, n]`, the same on every rank, to `[rows, n]` on every rank.
     ///
     /// # Errors
-    /// As [`SparseMatrix::matmul`], and [`Error::Communication`].
+    /// As [`SparseMatrix::matmul`], and [`Error::Communication`](crate::Error::Communication).
     pub fn matmul(&self, x: &Var) -> Result<Var> {
         self.product("row-split matmul", DenseLayout::Columns, x)
     }

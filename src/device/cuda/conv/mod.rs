@@ -198,7 +198,7 @@ pub(super) fn run(
 
 /// Whether products without a workspace are offered on tensor cores. Only where every candidate is forced
 /// against f64, until they have been on a GPU; their arithmetic has been checked without one.
-const TENSOR_CORES: bool = cfg!(test);
+const TENSOR_CORES: bool = true;
 
 /// In `params[3]` of a candidate that may round f32 to TF32.
 const TF32: u32 = 1;

@@ -24,10 +24,12 @@ fn main() {
         let mut parts = stem.split('.');
         let (family, scalar) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
         let chip = parts.next().and_then(|chip| chip.strip_prefix("sm_")).unwrap_or("75");
+        // `90a` is for that chip and no newer one.
+        let (chip, only) = (chip.trim_end_matches('a'), chip.ends_with('a'));
         writeln!(
             table,
             "    Ptx {{ family: {family:?}, scalar: {scalar:?}, chip: {chip}, \
-             text: include_str!({path:?}) }},"
+             only: {only}, text: include_str!({path:?}) }},"
         )
         .expect("a string takes all");
     }

@@ -9,7 +9,7 @@ struct Gather {
     Strips strips;
     // Channels of a result, in a group.
     u32 rows;
-    // Stages that a chunk of strips takes, and how many chunks there are.
+    // Stages that a chunk of strips takes, and how many chunks a launch adds up.
     u32 stages, chunks;
     u32 out_length, first_position, position_step;
     // The weights: elements from one row, channel and tap to the next, and where tap 0 is.
@@ -19,6 +19,8 @@ struct Gather {
     u32 first_tile, tiles;
     // Whether positions 2i and 2i + 1 of results can be written at once.
     u32 pairs;
+    // The first of the chunks. If that is not 0, sums are added to the results of a launch before.
+    u32 first_chunk;
 };
 
 // Places for stages, most of which are on their way.
@@ -39,7 +41,7 @@ INLINE void prepare(const Gather& g, const scalar* w, scalar* out) {
         Pack<scalar, VECTOR> values[PARTS];
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
-            const u32 tap = (first + i) / chunk, c = stage / g.stages * chunk + (first + i) % chunk;
+            const u32 tap = (first + i) / chunk, c = (g.first_chunk + stage / g.stages) * chunk + (first + i) % chunk;
             scalar value = {};
             if (o < g.rows && tap < g.strips.taps && c < g.strips.channels)
                 value = from[c * g.w_channel + (u64)(g.w_first + tap * g.w_tap)];
@@ -118,7 +120,7 @@ INLINE void gather(const Gather& g, const scalar* source, const scalar* weights,
                         right += BYTES;
                     }
                     if (stage == 0) {
-                        const u32 c = chunk * s.chunk;
+                        const u32 c = (g.first_chunk + chunk) * s.chunk;
                         bring<COPYING>(s, strips + buffer * strip, from + (u64)c * s.length, packs, used, s.channels - c);
                     }
                     if (s.pack * sizeof(scalar) == 2) {
@@ -189,15 +191,27 @@ INLINE void gather(const Gather& g, const scalar* source, const scalar* weights,
                     scalar* to = out + ((n * s.groups + group) * g.rows + first_row) * g.out_length +
                                  g.first_position + (u64)q * g.position_step;
                     const u32 rows = exists ? g.rows - first_row : 0;
+                    const bool adds = g.first_chunk > 0;
                     if (g.pairs) {
                         sums.rows(b, half, [&](u32 row, f32 even, f32 odd) {
-                            const f32 extra = biases[row];
-                            Pack<scalar, 2> pair = {narrow<scalar>(even + extra), narrow<scalar>(odd + extra)};
-                            if (row < rows) *(Pack<scalar, 2>*)(to + (u64)row * g.out_length) = pair;
+                            if (row >= rows) return;
+                            auto& at = *(Pack<scalar, 2>*)(to + (u64)row * g.out_length);
+                            even += biases[row];
+                            odd += biases[row];
+                            if (adds) {
+                                const Pack<scalar, 2> before = at;
+                                even += widen(before.at[0]);
+                                odd += widen(before.at[1]);
+                            }
+                            at = {narrow<scalar>(even), narrow<scalar>(odd)};
                         });
                     } else {
                         sums.row(b, half, [&](u32 row, f32 value) {
-                            if (row < rows) to[(u64)row * g.out_length] = narrow<scalar>(value + biases[row]);
+                            if (row >= rows) return;
+                            scalar& at = to[(u64)row * g.out_length];
+                            value += biases[row];
+                            if (adds) value += widen(at);
+                            at = narrow<scalar>(value);
                         });
                     }
                 }

@@ -22,11 +22,20 @@ static const int LATE = 3;
 
 static const int COPYING = 128;
 
+// With `order`, which holds a 0 for each tile, pieces add to the result one after another: the order is
+// always the same. Without it there is one piece, or `partial` holds the pieces' results.
+INLINE void await_order(const u32* order, u32 piece) {
+    u32 now;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(order) : "memory");
+    } while (now != piece);
+}
+
 // Dynamic shared memory: the turns of the places, the places with the output's gradient, and strips and
 // tables of panels as often as they are there. The tables say where packs of the input and of the output's
 // gradient come from, and where positions lie in strips.
 template <int N, int BLOCKS, int PARTS>
-INLINE void weight(const Gradient& g, const scalar* x, const scalar* dy, scalar* out, f32* partial) {
+INLINE void weight(const Gradient& g, const scalar* x, const scalar* dy, scalar* out, f32* partial, u32* order) {
     extern __shared__ __align__(128) unsigned char shared[];
     const int M = 128 * BLOCKS, APART = 16 * N, PART = 4 * APART, BYTES = PARTS * PART, TURNS = 128;
     const int PLACES = BYTES > 8192 ? 6 : 8;
@@ -216,6 +225,9 @@ const u32 at = to + vector * APART + first_row * 16, term = stage * STAGE + vect
             }
             sums.finish();
             if (before < PLACES && first_lane) done(empty + 8 * before);
+            u32* tile = order + (order ? (t.group * column_tiles + t.row / N) * row_tiles + t.line / M : 0);
+            const bool adds = order && t.piece > 0;
+            if (adds) await_order(tile, t.piece);
 
 #pragma unroll
             for (int b = 0; b < BLOCKS; b++)
@@ -230,10 +242,19 @@ const u32 at = to + vector * APART + first_row * 16, term = stage * STAGE + vect
                         if (partial) {
                             sum[(u64)row * lines] = value;
                         } else {
-                            out[to + (u64)row * lines] = narrow<scalar>(value);
+                            scalar& at = out[to + (u64)row * lines];
+                            if (adds) value += widen(at);
+                            at = narrow<scalar>(value);
                         }
                     });
                 }
+            if (order) {
+                // All have written before the next piece is told.
+                __threadfence();
+                asm volatile("bar.sync 2, %0;" ::"n"(COMPUTING) : "memory");
+                if (threadIdx.x == 0)
+                    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(tile), "r"(t.piece + 1) : "memory");
+            }
         }
     }
 }

@@ -7,8 +7,8 @@
 #define WEIGHT(N, BLOCKS)                                                                          \
     KERNEL __launch_bounds__(COMPUTING + COPYING, 1)                                                               \
         weight_##N##_##BLOCKS(const __grid_constant__ Gradient g, const scalar* x,                 \
-                              const scalar* dy, scalar* out, f32* partial) {                       \
-        weight<N, BLOCKS, 2>(g, x, dy, out, partial);                                              \
+                              const scalar* dy, scalar* out, f32* partial, u32* order) {           \
+        weight<N, BLOCKS, 2>(g, x, dy, out, partial, order);                                              \
     }
 WEIGHT(64, 1)
 WEIGHT(128, 1)

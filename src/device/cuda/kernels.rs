@@ -22,7 +22,7 @@ impl Family {
     pub(super) fn variants(self, scalar: &str, chip: u32) -> Vec<&'static str> {
         let mut found: Vec<(u32, &'static str)> = PTX
             .iter()
-            .filter(|file| file.family == self.0 && file.scalar == scalar && file.chip <= chip)
+            .filter(|file| file.family == self.0 && file.scalar == scalar && file.runs_on(chip))
             .map(|file| (file.chip, file.text))
             .collect();
         found.sort_by_key(|&(chip, _)| std::cmp::Reverse(chip));
@@ -36,7 +36,15 @@ struct Ptx {
     scalar: &'static str,
     /// The oldest chip that takes it.
     chip: u32,
+    /// Whether no other does: its instructions are that chip's own.
+    only: bool,
     text: &'static str,
+}
+
+impl Ptx {
+    fn runs_on(&self, chip: u32) -> bool {
+        if self.only { chip == self.chip } else { chip >= self.chip }
+    }
 }
 
 include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
@@ -194,6 +202,30 @@ kernels! {
         CONV_GRADIENT_TENSOR_128 = "gradient_tensor_128",
         CONV_WEIGHT_TENSOR_64 = "weight_tensor_64",
         CONV_WEIGHT_TENSOR_128 = "weight_tensor_128",
+    }
+    "conv_warpgroup" {
+        GATHER_256_1 = "gather_256_1",
+        GATHER_128_2 = "gather_128_2",
+        GATHER_128_1 = "gather_128_1",
+        GATHER_64_2 = "gather_64_2",
+        PREPARE_256 = "prepare_256",
+        PREPARE_128 = "prepare_128",
+        PREPARE_64 = "prepare_64",
+    }
+    "conv_warpgroup_split" {
+        GATHER_SPLIT_128_1 = "gather_128_1",
+        GATHER_SPLIT_64_1 = "gather_64_1",
+        PREPARE_SPLIT_128 = "prepare_128",
+        PREPARE_SPLIT_64 = "prepare_64",
+    }
+    "conv_warpgroup_weight" {
+        GRADIENT_128_2 = "weight_128_2",
+        GRADIENT_128_1 = "weight_128_1",
+        GRADIENT_64_2 = "weight_64_2",
+    }
+    "conv_warpgroup_weight_split" {
+        GRADIENT_SPLIT_128_1 = "weight_128_1",
+        GRADIENT_SPLIT_64_1 = "weight_64_1",
     }
     "conv_layout" {
         TRANSPOSE = "transpose",

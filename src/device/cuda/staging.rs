@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn copies_past_the_caches_are_whole() {
-        let from: Vec<u8> = (0..1000u32).map(|i| (i * 37 >> 2) as u8 | 1).collect();
+        let from: Vec<u8> = (0..1000u32).map(|i| ((i * 37) >> 2) as u8 | 1).collect();
         for start in [0, 1, 15, 16, 63, 64] {
             for len in [0, 1, 63, 64, 65, 127, 128, 500, 900] {
                 let mut to = vec![0; 1000];

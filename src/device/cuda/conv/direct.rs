@@ -21,14 +21,14 @@ pub(super) struct Sizes {
     in_length: u64,
     out_length: u64,
     kernel: u64,
-    stride: u64,
-    dilation: u64,
+    pub(super) stride: u64,
+    pub(super) dilation: u64,
     groups: u64,
     pad_left: u64,
     /// From one tap to the next that meets the same position in a strided gradient.
-    period: u64,
+    pub(super) period: u64,
     /// How far apart along the output they meet it.
-    shift: u64,
+    pub(super) shift: u64,
 }
 
 impl Sizes {

@@ -7,11 +7,14 @@ mod cudnn;
 mod depthwise;
 mod direct;
 mod fit;
+mod gather;
 mod layout;
 mod product;
+mod strips;
 #[cfg(test)]
 mod tests;
 mod unfold;
+mod weight;
 
 pub(super) use layout::{from_last, to_last};
 
@@ -32,6 +35,9 @@ mod code {
     /// The same on tensor cores.
     pub(super) const DIRECT_TENSOR: u32 = 1;
     pub(super) const DEPTHWISE: u32 = 2;
+    /// Tensor cores of compute capability 9.0: positions, see `gather`, and weights, see `weight`.
+    pub(super) const GATHER: u32 = 3;
+    pub(super) const GRADIENT: u32 = 4;
     /// Products through cuBLAS: see `product`.
     pub(super) const PRODUCT: u32 = 16;
     /// Algorithms of cuDNN: see `cudnn`.
@@ -115,7 +121,11 @@ pub(super) fn candidates(
         // Sums of nothing; no library takes extents of 0.
         return all;
     }
-    let tensor = TENSOR_CORES && direct::has_tensor_cores(cuda, &question);
+    all.extend(match pass {
+        ConvPass::WeightGradient => weight::candidates(cuda, &question, terms.cap),
+        _ => gather::candidates(cuda, &question, terms.cap),
+    });
+    let tensor = direct::has_tensor_cores(cuda, &question);
     if tensor {
         let (name, seconds) = ("direct, tensor cores", cost.direct(Engine::Tensor, 1));
         all.push(own(name, code::DIRECT_TENSOR, 0, seconds, 1));
@@ -178,6 +188,8 @@ pub(super) fn run(
                 depthwise::weight_gradient(cuda, geometry, dtype, at.x, at.y, at.w)
             }
         },
+        code::GATHER => gather::run(cuda, &question, candidate, at, workspace),
+        code::GRADIENT => weight::run(cuda, &question, candidate, at, workspace),
         code::DIRECT | code::DIRECT_TENSOR => {
             let engine = match candidate.code {
                 code::DIRECT => Engine::Plain,
@@ -195,10 +207,6 @@ pub(super) fn run(
         _ => product::run(cuda, &question, candidate, at, workspace),
     }
 }
-
-/// Whether products without a workspace are offered on tensor cores. Only where every candidate is forced
-/// against f64, until they have been on a GPU; their arithmetic has been checked without one.
-const TENSOR_CORES: bool = true;
 
 /// In `params[3]` of a candidate that may round f32 to TF32.
 const TF32: u32 = 1;

@@ -98,9 +98,11 @@ fn plain_ptx_loads_on_the_oldest_chip_and_driver() {
             let line = file.text.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap_or("").trim().to_owned()
         };
-        let target: u32 = directive(".target sm_").trim_end_matches('a').parse().unwrap();
+        let target = directive(".target sm_");
+        assert_eq!(target.ends_with('a'), file.only, "{} {}", file.family, file.scalar);
+        let target: u32 = target.trim_end_matches('a').parse().unwrap();
         assert_eq!(target, file.chip, "{} {}", file.family, file.scalar);
-        if file.chip == 75 {
+        if file.chip == 75 || file.only {
             let isa: f64 = directive(".version").parse().unwrap();
             assert!(isa <= 8.0, "{} {}: PTX ISA {isa}", file.family, file.scalar);
         }
@@ -113,6 +115,8 @@ fn the_newest_variant_that_a_chip_takes_comes_first() {
     assert_eq!(family.variants("f32", 75).len(), 1);
     assert!(family.variants("f32", 70).is_empty());
     assert!(family.variants("i64", 90).is_empty());
+    let family = Family("conv_warpgroup");
+    assert_eq!([80, 89, 90, 100].map(|chip| family.variants("f32", chip).len()), [0, 0, 1, 0]);
 }
 
 /// What a block has on every chip without asking for more. So the shapes of tiles, strips and

@@ -170,9 +170,14 @@ INLINE void fragment(u32 (&to)[PARTS][4], const scalar* strips, const i32* terms
 #pragma unroll
             for (int row = 0; row < 2; row++) {
                 const f32 value = widen(strips[at + (row ? high : low)]);
-                to[0][half * 2 + row] = as_tf32(value);
-                if (PARTS > 1)
-                    to[PARTS - 1][half * 2 + row] = as_tf32(value - __int_as_float(to[0][half * 2 + row]));
+                if (PARTS > 1) {
+                    f32 first, rest;
+                    split(value, first, rest);
+                    to[0][half * 2 + row] = __float_as_int(first);
+                    to[PARTS - 1][half * 2 + row] = __float_as_int(rest);
+                } else {
+                    to[0][half * 2 + row] = as_tf32(value);
+                }
             }
         } else {
             const i32 first = terms[half * 8 + 2 * t], second = terms[half * 8 + 2 * t + 1];

@@ -45,8 +45,11 @@ INLINE void prepare(const Gather& g, const scalar* w, scalar* out) {
             scalar value = {};
             if (o < g.rows && tap < g.strips.taps && c < g.strips.channels)
                 value = from[c * g.w_channel + (u64)(g.w_first + tap * g.w_tap)];
-            values[0].at[i] = rounded(value);
-            if (PARTS > 1) values[PARTS - 1].at[i] = rounded(narrow<scalar>(widen(value) - widen(values[0].at[i])));
+            if (PARTS > 1) {
+                split(value, values[0].at[i], values[PARTS - 1].at[i]);
+            } else {
+                values[0].at[i] = rounded(value);
+            }
         }
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {

@@ -97,8 +97,11 @@ unsigned char* at = shared + TURNS + late.place * BYTES + vector * APART + first
                     Pack<scalar, VECTOR> whole = values[i], rest = whole;
 #pragma unroll
                     for (int j = 0; j < VECTOR; j++) {
-                        whole.at[j] = rounded(whole.at[j]);
-                        rest.at[j] = rounded(narrow<scalar>(widen(rest.at[j]) - widen(whole.at[j])));
+                        if (PARTS > 1) {
+                            split(values[i].at[j], whole.at[j], rest.at[j]);
+                        } else {
+                            whole.at[j] = rounded(values[i].at[j]);
+                        }
                     }
                     *(Pack<scalar, VECTOR>*)(at + i * ROWS * 16) = whole;
                     if (PARTS > 1) *(Pack<scalar, VECTOR>*)(at + i * ROWS * 16 + PART) = rest;

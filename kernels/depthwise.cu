@@ -235,6 +235,117 @@ PAIRS(8, 8)
 PAIRS(16, 16)
 PAIRS(32, 32)
 
+// The same with stride 1, dilation 1 and at most TAPS taps. `lanes` threads (a power of two) share a row and
+// have EIGHT neighbouring positions each, so that they read TAPS + 7 numbers for 8·TAPS products; a block
+// has 256/lanes rows at a time.
+template <int TAPS>
+INLINE void slide_weight(const Geometry& g, const scalar* x, const scalar* dy, scalar* out, acc* partial,
+                         u64 splits, u32 lanes) {
+    const int EIGHT = 8, VECTOR = Wide<scalar>::N < EIGHT ? Wide<scalar>::N : EIGHT;
+    const u32 across = lanes * EIGHT, lines = THREADS / lanes;
+    const u32 lane = threadIdx.x % lanes, line = threadIdx.x / lanes;
+    // Every eighth number is followed by a gap, so that threads read from different banks.
+    const u32 span = across + TAPS - 1, pitch = span + span / EIGHT + 1;
+    acc* sums = (acc*)dynamic_shared;
+    acc* row = sums + line * pitch;
+    const u64 channels = g.in_channels / g.groups, outputs = g.out_channels / g.groups;
+    const u64 pairs = g.out_channels * channels, stretches = ceil_div(g.out_length, across);
+    const u64 passes = ceil_div(g.batch, lines) * stretches, share = ceil_div(passes, splits);
+    const bool aligned = (g.out_length * sizeof(scalar) | (u64)dy) % (VECTOR * sizeof(scalar)) == 0;
+    for (u64 turn = blockIdx.x; turn < pairs * splits; turn += gridDim.x) {
+        u64 split, pair, o, c, group, unused;
+        divide(turn, pairs, split, pair);
+        divide(pair, channels, o, c);
+        divide(o, outputs, group, unused);
+        acc sum[TAPS];
+        // As in `pair_gradient`.
+        acc kept[TAPS];
+#pragma unroll
+        for (int k = 0; k < TAPS; k++) sum[k] = kept[k] = 0;
+        u32 since = 0;
+        for (u64 pass = split * share; pass < least((split + 1) * share, passes); pass++) {
+            u64 rows, stretch;
+            divide(pass, stretches, rows, stretch);
+            const u64 n = rows * lines + line, begin = stretch * across;
+            const bool exists = n < g.batch;
+            const scalar* from = x + (n * g.in_channels + group * channels + c) * g.in_length;
+            const i64 start = (i64)begin - (i64)g.pad_left;
+            __syncthreads();
+#pragma unroll 4
+            for (u32 i = lane; i < span; i += lanes) {
+                const i64 at = start + i;
+                const bool inside = exists && (u64)at < g.in_length;
+                row[i + i / EIGHT] = inside ? widen(from[at]) : acc(0);
+            }
+            const u64 l = begin + lane * EIGHT;
+            const scalar* gradient = dy + (n * g.out_channels + o) * g.out_length + l;
+            acc d[EIGHT];
+            if (aligned && exists && l + EIGHT <= g.out_length) {
+#pragma unroll
+                for (int i = 0; i < EIGHT; i += VECTOR) {
+                    const Pack<scalar, VECTOR> values = *(const Pack<scalar, VECTOR>*)(gradient + i);
+#pragma unroll
+                    for (int j = 0; j < VECTOR; j++) d[i + j] = widen(values.at[j]);
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < EIGHT; i++)
+                    d[i] = exists && l + i < g.out_length ? widen(gradient[i]) : acc(0);
+            }
+            __syncthreads();
+            const acc* window = row + lane * (EIGHT + 1);
+#pragma unroll
+            for (int j = 0; j < TAPS + EIGHT - 1; j++) {
+                const acc value = window[j + j / EIGHT];
+#pragma unroll
+                for (int i = 0; i < EIGHT; i++)
+                    if (j >= i && j - i < TAPS) sum[j - i] += d[i] * value;
+            }
+            if (++since == 32) {
+                since = 0;
+#pragma unroll
+                for (int k = 0; k < TAPS; k++) {
+                    kept[k] += sum[k];
+                    sum[k] = 0;
+                }
+            }
+        }
+        // Each thread's sums, and then those of TAPS threads, are added up in turn.
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < TAPS; k++) sums[threadIdx.x * (TAPS + 1) + k] = sum[k] + kept[k];
+        __syncthreads();
+        const u32 k = threadIdx.x % TAPS, part = threadIdx.x / TAPS;
+        acc total = 0;
+#pragma unroll 8
+        for (int i = 0; i < TAPS; i++) total += sums[(part * TAPS + i) * (TAPS + 1) + k];
+        __syncthreads();
+        sums[threadIdx.x] = total;
+        __syncthreads();
+        if (part == 0 && k < g.kernel) {
+            for (u32 i = 1; i < THREADS / TAPS; i++) total += sums[i * TAPS + k];
+            const u64 to = pair * g.kernel + k;
+            if (partial) {
+                partial[split * pairs * g.kernel + to] = total;
+            } else {
+                out[to] = narrow<scalar>(total);
+            }
+        }
+    }
+}
+
+#define SLIDE_WEIGHT(TAPS)                                                                         \
+    KERNEL __launch_bounds__(256) depthwise_slide_weight_##TAPS(                                   \
+        const Geometry g, const scalar* x, const scalar* dy, scalar* out, acc* partial,            \
+        u64 splits, u32 lanes) {                                                                   \
+        slide_weight<TAPS>(g, x, dy, out, partial, splits, lanes);                                 \
+    }
+
+SLIDE_WEIGHT(4)
+SLIDE_WEIGHT(8)
+SLIDE_WEIGHT(16)
+SLIDE_WEIGHT(32)
+
 KERNEL __launch_bounds__(256) depthwise_add_partials(const acc* partial, u64 splits, u64 elements,
                                                      scalar* out) {
     add_partial_results<scalar>(partial, splits, elements, 0, 1, out);

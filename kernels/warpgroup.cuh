@@ -20,6 +20,19 @@ INLINE f32 rounded(f32 x) { return __int_as_float(as_tf32(x)); }
 INLINE f16 rounded(f16 x) { return x; }
 INLINE bf16 rounded(bf16 x) { return x; }
 
+// A value as the sum of two that products take. What is not finite is in the first; one that rounding
+// would make infinite is cut.
+INLINE void split(f32 x, f32& first, f32& rest) {
+    const u32 EXPONENT = 0x7f800000u, bits = __float_as_int(x);
+    u32 high = as_tf32(x);
+    const bool finite = (bits & EXPONENT) != EXPONENT;
+    if (finite && (high & EXPONENT) == EXPONENT) high = bits & ~0x1fffu;
+    first = __int_as_float(high);
+    rest = finite ? rounded(x - first) : 0.0f;
+}
+INLINE void split(f16 x, f16& first, f16& rest) { first = x; }
+INLINE void split(bf16 x, bf16& first, bf16& rest) { first = x; }
+
 // ---- copies to shared memory
 
 INLINE u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }

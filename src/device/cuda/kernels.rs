@@ -243,6 +243,10 @@ kernels! {
         DEPTHWISE_WEIGHT_8 = "depthwise_weight_8",
         DEPTHWISE_WEIGHT_16 = "depthwise_weight_16",
         DEPTHWISE_WEIGHT_32 = "depthwise_weight_32",
+        DEPTHWISE_SLIDE_WEIGHT_4 = "depthwise_slide_weight_4",
+        DEPTHWISE_SLIDE_WEIGHT_8 = "depthwise_slide_weight_8",
+        DEPTHWISE_SLIDE_WEIGHT_16 = "depthwise_slide_weight_16",
+        DEPTHWISE_SLIDE_WEIGHT_32 = "depthwise_slide_weight_32",
         DEPTHWISE_ADD_PARTIALS = "depthwise_add_partials",
     }
     "gemm" {

@@ -4,7 +4,7 @@
 use super::direct::Sizes;
 use crate::device::cuda::Cuda;
 use crate::device::cuda::gemm_kernel::{Pieces, sum_size};
-use crate::device::cuda::kernels;
+use crate::device::cuda::kernels::{self, Kernel};
 use crate::device::cuda::launch::{Args, Grid};
 use crate::device::spec::ConvGeometry;
 use crate::dtype::DType;
@@ -99,6 +99,9 @@ pub(super) fn weight_gradient(
     if terms == 0 {
         return cuda.stream.fill_bytes(dw, 0, elements * dtype.size());
     }
+    if let Some(slide) = SlideWeight::of(g, dtype) {
+        return slide.run(cuda, g, dtype, [x, dy, dw]);
+    }
     let (kernel, taps) = match g.kernel {
         1 => (kernels::DEPTHWISE_WEIGHT_1, 1),
         2..=4 => (kernels::DEPTHWISE_WEIGHT_4, 4),
@@ -114,4 +117,52 @@ pub(super) fn weight_gradient(
     let grid = Grid::new(blocks.saturating_mul(pieces.count), 256);
     cuda.launch(kernel, dtype, grid, args)?;
     pieces.add(cuda, kernels::DEPTHWISE_ADD_PARTIALS, dtype, elements, &[dw])
+}
+
+/// How a gradient for weights with stride 1 and dilation 1 is cut up.
+struct SlideWeight {
+    kernel: Kernel,
+    taps: usize,
+    /// Threads that share a row, each with eight positions.
+    lanes: usize,
+}
+
+impl SlideWeight {
+    /// `None` where that is not what the taps are, there are too many, or rows are shorter than a thread's.
+    fn of(g: &ConvGeometry, dtype: DType) -> Option<SlideWeight> {
+        let steps = (g.stride == 1 || g.out_length <= 1, g.dilation == 1 || g.kernel <= 1);
+        let (kernel, taps) = match g.kernel {
+            1..=4 => (kernels::DEPTHWISE_SLIDE_WEIGHT_4, 4),
+            5..=8 => (kernels::DEPTHWISE_SLIDE_WEIGHT_8, 8),
+            9..=16 => (kernels::DEPTHWISE_SLIDE_WEIGHT_16, 16),
+            17..=32 => (kernels::DEPTHWISE_SLIDE_WEIGHT_32, 32),
+            _ => return None,
+        };
+        let lanes = g.out_length.div_ceil(8).clamp(2, 256).next_power_of_two();
+        let fits = steps == (true, true) && g.out_length > 8 && dtype != DType::F64;
+        fits.then_some(SlideWeight { kernel, taps, lanes })
+    }
+
+    fn run(
+        &self,
+        cuda: &Cuda,
+        g: &ConvGeometry,
+        dtype: DType,
+        [x, dy, dw]: [u64; 3],
+    ) -> Result<()> {
+        let pairs = g.out_channels * (g.in_channels / g.groups);
+        let elements = pairs * g.kernel;
+        let lines = 256 / self.lanes;
+        let passes = g.batch.div_ceil(lines) * g.out_length.div_ceil(8 * self.lanes);
+        // A block's sums are added up at its end, for which it should have some.
+        let wanted = (cuda.gpu().properties.multiprocessors * 8).div_ceil(pairs).min(passes / 4);
+        let pieces = Pieces::new(cuda, wanted.min(Pieces::held(elements, dtype)).clamp(1, 512));
+        let span = 8 * self.lanes + self.taps - 1;
+        let shared = (lines * (span + span / 8 + 1)).max(256 * (self.taps + 1)) * sum_size(dtype);
+        let args = Args::new().value(Sizes::new(g)).value(x).value(dy).value(dw);
+        let args = args.value(pieces.partial).value(pieces.count as u64).value(self.lanes as u32);
+        let grid = Grid::new(pairs.saturating_mul(pieces.count), 256).with_shared(shared);
+        cuda.launch(self.kernel, dtype, grid, args)?;
+        pieces.add(cuda, kernels::DEPTHWISE_ADD_PARTIALS, dtype, elements, &[dw])
+    }
 }

@@ -309,3 +309,111 @@ pub(super) fn takes(properties: &Properties, g: &ConvGeometry) -> bool {
         && product(&[g.out_length.saturating_sub(1), g.stride]) < MOST
         && product(&[g.in_channels, g.kernel]) < MOST
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where each position of an input meets which taps of which outputs, by the definition.
+    fn meetings(g: &ConvGeometry) -> Vec<Vec<(usize, usize)>> {
+        let mut all = vec![Vec::new(); g.in_length];
+        for l in 0..g.out_length {
+            for tap in 0..g.kernel {
+                let at = (l * g.stride + tap * g.dilation).checked_sub(g.pad_left);
+                if let Some(at) = at.filter(|&at| at < g.in_length) {
+                    all[at].push((tap, l));
+                }
+            }
+        }
+        all
+    }
+
+    fn geometry(
+        length: usize,
+        [kernel, stride, dilation, pad]: [usize; 4],
+    ) -> Option<ConvGeometry> {
+        let out = (length + 2 * pad).checked_sub(dilation * (kernel - 1) + 1)? / stride + 1;
+        Some(ConvGeometry {
+            batch: 2,
+            in_channels: 3,
+            out_channels: 5,
+            in_length: length,
+            out_length: out,
+            kernel,
+            stride,
+            dilation,
+            groups: 1,
+            pad_left: pad,
+            pad_right: pad,
+        })
+    }
+
+    #[test]
+    fn views_of_a_gradient_meet_what_the_definition_says() {
+        let mut seen = 0;
+        for length in [1, 7, 20] {
+            for sizes in
+                (0..5 * 4 * 4 * 3).map(|i| [1 + i % 5, 1 + i / 5 % 4, 1 + i / 20 % 4, i / 80])
+            {
+                let Some(g) = geometry(length, sizes) else { continue };
+                let Some(views) = View::gradients(&g) else { continue };
+                seen += 1;
+                let mut found = vec![Vec::new(); length];
+                for view in views {
+                    for q in 0..view.positions {
+                        let at = view.first_position + q * view.position_step;
+                        for tap in 0..view.taps {
+                            let source = (q * view.step + tap * view.tap_step) as i64 + view.offset;
+                            if (0..g.out_length as i64).contains(&source) {
+                                let w = view.first_tap as i64 + tap as i64 * view.next_tap;
+                                found[at].push((w as usize, source as usize));
+                            }
+                        }
+                        found[at].sort();
+                    }
+                }
+                let mut expected = meetings(&g);
+                expected.iter_mut().for_each(|all| all.sort());
+                assert_eq!(found, expected, "{length}, {sizes:?}");
+            }
+        }
+        assert!(seen > 300, "{seen}");
+    }
+
+    /// Columns that neighbouring positions need, counted one by one.
+    #[test]
+    fn strips_are_as_wide_as_any_tile_needs() {
+        for length in [5, 8, 26, 50, 64] {
+            for sizes in
+                (0..5 * 4 * 2 * 3).map(|i| [1 + i % 5, 1 + i / 5 % 4, 1 + i / 20 % 2, i / 40])
+            {
+                let Some(g) = geometry(length, sizes) else { continue };
+                let view = View { batch: 1000, ..View::forward(&g) };
+                for (count, pack) in [(32, 1), (128, 4), (48, 8)] {
+                    let widest = (0..view.positions).map(|first| {
+                        let (mut columns, mut at, mut left) = (0, first, count);
+                        while left > 0 {
+                            let here = left.min(view.positions - at);
+                            let begin = (at * view.step) as i64 + view.offset;
+                            let end = ((at + here - 1) * view.step
+                                + (view.taps - 1) * view.tap_step
+                                + 1) as i64
+                                + view.offset;
+                            let pack = pack as i64;
+                            columns += end.div_euclid(pack) + i64::from(end.rem_euclid(pack) > 0);
+                            columns -= begin.div_euclid(pack);
+                            (at, left) = (0, left - here);
+                        }
+                        columns * pack as i64
+                    });
+                    let widest = widest.max().expect("a position") as usize;
+                    let width = view.width(count, pack);
+                    assert!(
+                        widest <= width,
+                        "{length}, {sizes:?}, {count}, {pack}: {widest} > {width}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Every candidate of every pass, forced in turn, against the CPU in f64. Each is run into poisoned
 //! memory, in a workspace that is poisoned too.
 
+use super::code;
 use crate::device::cuda::testing::gpu;
 use crate::device::{ConvGeometry, ConvPass, Query, Terms};
 use crate::memory::{Purpose, Taker};
@@ -45,6 +46,18 @@ const SIZES: &[Sizes] = &[
     (1, [128, 128], 512, 3, [1, 1], 1, [1, 1]),
     (300, [3, 5], 9, 3, [1, 1], 1, [1, 1]),
     (2, [1, 64], 3000, 25, [4, 1], 1, [12, 12]),
+    // Rows of the slide: many taps, few positions, more than one stretch.
+    (5, [12, 12], 100, 31, [1, 1], 12, [15, 15]),
+    (70, [6, 12], 15, 3, [1, 1], 6, [2, 0]),
+    (2, [4, 4], 5000, 9, [1, 1], 4, [4, 4]),
+    // Strips: whole samples, odd lengths, more channels than a chunk and a tile have, strided gradients.
+    (40, [112, 300], 11, 1, [1, 1], 1, [0, 0]),
+    (90, [48, 40], 7, 1, [3, 1], 1, [0, 0]),
+    (3, [40, 40], 35, 5, [1, 1], 1, [2, 2]),
+    (2, [600, 40], 48, 3, [1, 1], 1, [1, 1]),
+    (2, [70, 260], 66, 3, [3, 1], 1, [1, 1]),
+    (3, [18, 36], 64, 6, [2, 3], 2, [7, 2]),
+    (1, [3, 20], 4000, 41, [8, 1], 1, [20, 20]),
     // Enough for the large tiles in all passes.
     (17, [128, 128], 1000, 3, [1, 1], 1, [1, 1]),
 ];
@@ -113,6 +126,28 @@ impl Case {
         }
     }
 
+    /// A candidate, and where it is one of several kinds of kernel the others that could have been it.
+    fn kinds(&self, offer: Candidate) -> Vec<Candidate> {
+        let split = self.dtype == DType::F32 && !self.tf32;
+        let others = match (offer.code, split) {
+            (code::GATHER, false) => 0..4,
+            (code::GATHER, true) => 4..6,
+            (code::GRADIENT, false) => 0..3,
+            (code::GRADIENT, true) => 3..5,
+            _ => 0..0,
+        };
+        let other = |number: usize| {
+            let mut other = offer.clone();
+            other.params[1] = number;
+            if offer.code == code::GATHER {
+                // Each holds its weights in tiles of its own size.
+                (other.params[0], other.workspace) = (usize::MAX >> 1, 256 << 20);
+            }
+            other
+        };
+        std::iter::once(offer.clone()).chain(others.map(other)).collect()
+    }
+
     /// Every candidate's error, in order.
     fn errors(&self, device: &Device, pass: ConvPass, caps: &[u64]) -> Vec<(Candidate, f64)> {
         let reference = self.reference(pass);
@@ -124,7 +159,8 @@ impl Case {
         let mut seen: Vec<(Candidate, f64)> = Vec::new();
         for &cap in caps {
             let terms = Terms { cap, allow_tf32: self.tf32 };
-            for candidate in device.backend().candidates(&query, terms) {
+            let offered = device.backend().candidates(&query, terms);
+            for candidate in offered.into_iter().flat_map(|offer| self.kinds(offer)) {
                 if candidate.workspace > 4 << 30 || seen.iter().any(|(c, _)| *c == candidate) {
                     continue;
                 }
@@ -206,4 +242,82 @@ fn long_sums_of_every_candidate_keep_their_digits() {
         }
     }
     assert!(bad.is_empty(), "{bad:#?}");
+}
+
+/// An operand that begins in the middle of another's memory, where wide loads are not allowed.
+#[test]
+fn operands_may_begin_anywhere() {
+    let Some(device) = gpu() else { return };
+    let sizes = (6, [32, 64], 64, 3, [1, 1], 1, [1, 1]);
+    for dtype in [DType::F32, DType::F16] {
+        let case = Case { geometry: geometry(&sizes), dtype, tf32: true, low: -1.0 };
+        for pass in ConvPass::ALL {
+            let reference = case.reference(pass);
+            let ([first, second], shape) = case.operands(pass);
+            let shifted = [&first[1], &second[1]].map(|x| {
+                let values: Vec<f64> =
+                    std::iter::once(9.0).chain(x.to_f64_vec().unwrap()).collect();
+                let all = Tensor::from_vec(values, [1 + x.elements()], &Device::cpu()).unwrap();
+                let all = all.to_dtype(dtype).unwrap().to(&device).unwrap();
+                all.rows(1, x.elements()).reshape(x.shape().clone()).unwrap()
+            });
+            let query = Query::Conv(pass, case.geometry, dtype);
+            for candidate in device.backend().candidates(&query, Terms { cap: 0, allow_tf32: true })
+            {
+                let out = Tensor::empty("test", shape, dtype, &device).unwrap();
+                let operands = [&shifted[0], &shifted[1]];
+                device.backend().run(&query, &candidate, &operands, &out, None).unwrap();
+                let error = distance(&out.to_f64_vec().unwrap(), &reference);
+                assert!(error <= case.tolerance(), "{pass:?} {dtype}, {candidate:?}: {error:e}");
+            }
+        }
+    }
+}
+
+/// What is not finite reaches the results that it meets, as it does on the CPU, and no others.
+#[test]
+fn what_is_not_finite_stays_where_it_is() {
+    let Some(device) = gpu() else { return };
+    for sizes in [(3, [40, 24], 33, 3, [1, 1], 1, [1, 1]), (40, [48, 24], 11, 1, [1, 1], 1, [0, 0])]
+    {
+        for (dtype, tf32) in [(DType::F32, false), (DType::F32, true), (DType::F16, false)] {
+            let case = Case { geometry: geometry(&sizes), dtype, tf32, low: 0.25 };
+            for pass in ConvPass::ALL {
+                let ([first, second], shape) = case.operands(pass);
+                let mut values = first[1].to_f64_vec().unwrap();
+                let n = values.len();
+                (values[n / 3], values[n / 2], values[n - 1]) =
+                    (f64::INFINITY, f64::NAN, f64::NEG_INFINITY);
+                let first = Tensor::from_vec(values, first[1].shape().clone(), &Device::cpu());
+                let (first, second) = (first.unwrap(), &second[1]);
+                let operands = [&first, second].map(|x| x.to_dtype(dtype).unwrap());
+                let expected = Tensor::empty("test", shape, DType::F64, &Device::cpu()).unwrap();
+                let query = Query::Conv(pass, case.geometry, DType::F64);
+                let (cap, out) = (None, &expected);
+                PlannedCall { op: "test", query, cap, operands: &[&first, second], out }
+                    .run()
+                    .unwrap();
+                let expected = expected.to_f64_vec().unwrap();
+                let operands = operands.map(|x| x.to(&device).unwrap());
+                let query = Query::Conv(pass, case.geometry, dtype);
+                let terms = Terms { cap: 0, allow_tf32: tf32 };
+                for candidate in device.backend().candidates(&query, terms) {
+                    // Libraries transform their operands.
+                    if candidate.code >= code::PRODUCT {
+                        continue;
+                    }
+                    let out = Tensor::empty("test", shape, dtype, &device).unwrap();
+                    let operands = [&operands[0], &operands[1]];
+                    device.backend().run(&query, &candidate, &operands, &out, None).unwrap();
+                    for (at, (a, b)) in out.to_f64_vec().unwrap().iter().zip(&expected).enumerate()
+                    {
+                        let same = (a.is_nan() && b.is_nan())
+                            || a == b
+                            || (b.is_finite() && (a - b).abs() <= 1e-2 * b.abs().max(1.0));
+                        assert!(same, "{pass:?} {dtype} {tf32} {candidate:?}: {a} for {b} at {at}");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -22,8 +22,10 @@ static const int LATE = 3;
 
 static const int COPYING = 128;
 
-// With `order`, which holds a 0 for each tile, pieces add to the result one after another: the order is
-// always the same. Without it there is one piece, or `partial` holds the pieces' results.
+// With `order`, which holds a 0 for each tile and one more, pieces add to the result one after another: the
+// order is always the same. Blocks then claim turns as they come to them, so that whoever waits for a piece
+// waits for a block that is running, whatever else the device does. Without it there is one piece, or
+// `partial` holds the pieces' results.
 INLINE void await_order(const u32* order, u32 piece) {
     u32 now;
     do {
@@ -31,22 +33,25 @@ INLINE void await_order(const u32* order, u32 piece) {
     } while (now != piece);
 }
 
-// Dynamic shared memory: the turns of the places, the places with the output's gradient, and strips and
+// Dynamic shared memory: the turns of the places and what they are of, the places with the output's gradient, and strips and
 // tables of panels as often as they are there. The tables say where packs of the input and of the output's
 // gradient come from, and where positions lie in strips.
 template <int N, int BLOCKS, int PARTS>
 INLINE void weight(const Gradient& g, const scalar* x, const scalar* dy, scalar* out, f32* partial, u32* order) {
     extern __shared__ __align__(128) unsigned char shared[];
-    const int M = 128 * BLOCKS, APART = 16 * N, PART = 4 * APART, BYTES = PARTS * PART, TURNS = 128;
+    const int M = 128 * BLOCKS, APART = 16 * N, PART = 4 * APART, BYTES = PARTS * PART, TURNS = 128, HEAD = 256;
     const int PLACES = BYTES > 8192 ? 6 : 8;
     const int ROWS = COPYING / 4, EACH = N / ROWS;
     const Strips& s = g.strips;
     const u32 strip = s.whole ? s.width : s.chunk * s.pitch, stages = g.panel / STAGE;
-    scalar* strips = (scalar*)(shared + TURNS + PLACES * BYTES);
+    // The turn that a place's stage is of, and the last two that were claimed.
+    u64 *numbers = (u64*)(shared + TURNS), *claimed = numbers + PLACES;
+    const u64 END = ~(u64)0;
+    scalar* strips = (scalar*)(shared + HEAD + PLACES * BYTES);
     i32* tables = (i32*)(strips + s.buffers * strip);
     const u32 most_packs = s.width / s.pack, output_packs = g.panel / g.pack;
     const u32 table = most_packs + output_packs + g.panel;
-    const u32 full = shared_address(shared), empty = full + 8 * PLACES, places = full + TURNS;
+    const u32 full = shared_address(shared), empty = full + 8 * PLACES, places = full + HEAD;
     if (threadIdx.x < PLACES) {
         begin_turns(full + 8 * threadIdx.x, COPYING);
         begin_turns(empty + 8 * threadIdx.x, COMPUTING / 32);
@@ -88,7 +93,7 @@ INLINE void weight(const Gradient& g, const scalar* x, const scalar* dy, scalar*
         // Finishes the oldest stage on its way: others see it as products take it.
         auto finish = [&]() {
             if (sizeof(scalar) == 4) {
-unsigned char* at = shared + TURNS + late.place * BYTES + vector * APART + first_row * 16;
+unsigned char* at = shared + HEAD + late.place * BYTES + vector * APART + first_row * 16;
                 Pack<scalar, VECTOR> values[EACH];
 #pragma unroll
                 for (int i = 0; i < EACH; i++) values[i] = *(Pack<scalar, VECTOR>*)(at + i * ROWS * 16);
@@ -110,7 +115,15 @@ unsigned char* at = shared + TURNS + late.place * BYTES + vector * APART + first
             done(full + 8 * late.place);
             late.next();
         };
-        for (u64 number = blockIdx.x; number < all; number += gridDim.x) {
+        u32 claims = 0;
+        auto claim = [&](u64 before) {
+            if (!order) return before + gridDim.x;
+            u64& slot = claimed[claims++ & 1];
+            if (thread == 0) slot = atomicAdd(order + row_tiles * column_tiles * s.groups, 1u);
+            asm volatile("bar.sync 1, %0;" ::"n"(COPYING) : "memory");
+            return slot;
+        };
+        for (u64 number = order ? claim(0) : blockIdx.x; number < all; number = claim(number)) {
             const Turn t = find(number);
             const u32 channel = t.line / s.taps;
             for (u32 panel = 0; panel < t.panels; panel++) {
@@ -123,6 +136,7 @@ unsigned char* at = shared + TURNS + late.place * BYTES + vector * APART + first
                 const u32 used = segments.used(s, g.panel);
                 for (u32 stage = 0; stage < stages; stage++) {
                     await_turn(empty + 8 * ring.place, ring.parity ^ 1);
+                    if (thread == 0) numbers[ring.place] = number;
                     if (stage == 0) {
                         for (u32 p = thread; p * s.pack < used; p += COPYING)
                             packs[p] = segments.source(s, p * s.pack);
@@ -186,14 +200,20 @@ const u32 at = to + vector * APART + first_row * 16, term = stage * STAGE + vect
                 if (++buffer == s.buffers) buffer = 0;
             }
         }
+        await_turn(empty + 8 * ring.place, ring.parity ^ 1);
+        if (thread == 0) numbers[ring.place] = END;
         await_copies<0>();
         for (; waiting > 0; waiting--) finish();
+        done(full + 8 * ring.place);
     } else {
         more_registers<208>();
         const bool first_lane = (threadIdx.x & 31) == 0;
         const u32 own = own_row<BLOCKS>();
         Sums<N, BLOCKS, PARTS> sums;
-        for (u64 number = blockIdx.x; number < all; number += gridDim.x) {
+        for (;;) {
+            await_turn(full + 8 * ring.place, ring.parity);
+            const u64 number = numbers[ring.place];
+            if (number == END) break;
             const Turn t = find(number);
             i32 low[BLOCKS], high[BLOCKS];
 #pragma unroll

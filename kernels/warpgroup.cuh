@@ -20,15 +20,13 @@ INLINE f32 rounded(f32 x) { return __int_as_float(as_tf32(x)); }
 INLINE f16 rounded(f16 x) { return x; }
 INLINE bf16 rounded(bf16 x) { return x; }
 
-// A value as the sum of two that products take. What is not finite is in the first; one that rounding
-// would make infinite is cut.
+// A value as the sum of two that products take. What is not finite is the second, and the first 0: it then
+// meets the first part of the other operand only, which has its sign. So is what rounding makes infinite.
 INLINE void split(f32 x, f32& first, f32& rest) {
-    const u32 EXPONENT = 0x7f800000u, bits = __float_as_int(x);
-    u32 high = as_tf32(x);
-    const bool finite = (bits & EXPONENT) != EXPONENT;
-    if (finite && (high & EXPONENT) == EXPONENT) high = bits & ~0x1fffu;
-    first = __int_as_float(high);
-    rest = finite ? rounded(x - first) : 0.0f;
+    const f32 high = rounded(x), low = x - high;
+    const bool finite = fabsf(low) <= 3.402823466e38f;
+    first = finite ? high : 0.0f;
+    rest = finite ? rounded(low) : x;
 }
 INLINE void split(f16 x, f16& first, f16& rest) { first = x; }
 INLINE void split(bf16 x, bf16& first, bf16& rest) { first = x; }

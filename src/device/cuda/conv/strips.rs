@@ -390,7 +390,9 @@ mod tests {
                 let Some(g) = geometry(length, sizes) else { continue };
                 let view = View { batch: 1000, ..View::forward(&g) };
                 for (count, pack) in [(32, 1), (128, 4), (48, 8)] {
-                    let widest = (0..view.positions).map(|first| {
+                    // Tiles begin at multiples of their size.
+                    let firsts = (0..view.positions).map(|tile| tile * count % view.positions);
+                    let widest = firsts.map(|first| {
                         let (mut columns, mut at, mut left) = (0, first, count);
                         while left > 0 {
                             let here = left.min(view.positions - at);

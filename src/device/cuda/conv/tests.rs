@@ -261,11 +261,12 @@ fn operands_may_begin_anywhere() {
                 let all = all.to_dtype(dtype).unwrap().to(&device).unwrap();
                 all.rows(1, x.elements()).reshape(x.shape().clone()).unwrap()
             });
+            let bias = case.bias(pass).map(|[bias, _]| bias.to(&device).unwrap());
             let query = Query::Conv(pass, case.geometry, dtype);
             for candidate in device.backend().candidates(&query, Terms { cap: 0, allow_tf32: true })
             {
                 let out = Tensor::empty("test", shape, dtype, &device).unwrap();
-                let operands = [&shifted[0], &shifted[1]];
+                let operands: Vec<&Tensor> = shifted.iter().chain(&bias).collect();
                 device.backend().run(&query, &candidate, &operands, &out, None).unwrap();
                 let error = distance(&out.to_f64_vec().unwrap(), &reference);
                 assert!(error <= case.tolerance(), "{pass:?} {dtype}, {candidate:?}: {error:e}");

@@ -2,7 +2,7 @@
 //! samples, cut into pieces so that they fill the chip. Each adds to the result in its turn, or they go to
 //! a workspace and are added up from there. See `kernels/conv_warpgroup_weight.cuh`.
 
-use super::strips::{self, Layout, Precision, STAGE_BYTES, Strips, TURNS, View};
+use super::strips::{self, Layout, Precision, STAGE_BYTES, Strips, View};
 use super::{Addresses, Engine, Question, code};
 use crate::device::cuda::Cuda;
 use crate::device::cuda::gemm_kernel::Pieces;
@@ -13,6 +13,8 @@ use crate::device::cuda::scratch::SCRATCH_BYTES;
 use crate::error::Result;
 use crate::plan::Candidate;
 
+/// Bytes at the beginning of shared memory, in which turns are counted.
+const HEAD: usize = 256;
 /// Clocks a second at which the clocks below were measured.
 const CLOCK: f64 = 1.75e9;
 /// Clocks that a piece whose turn it is takes to add its results.
@@ -94,7 +96,7 @@ impl Plan {
             let plain = || Layout::plain(view, size, panel, lane, [reach, 0, buffers]);
             let layout = whole.filter(aligned).unwrap_or_else(plain);
             let tables = buffers * (layout.packs() + panel / pack + panel) * 4;
-            let shared = TURNS + places * place + layout.bytes + tables;
+            let shared = HEAD + places * place + layout.bytes + tables;
             let tiles = (view.channels * view.taps).div_ceil(lines)
                 * view.rows.div_ceil(kind.columns)
                 * view.groups;
@@ -130,7 +132,7 @@ pub(super) fn candidates(cuda: &Cuda, question: &Question<'_>, cap: u64) -> Vec<
         let kinds = KINDS.iter().enumerate().filter(|(_, kind)| kind.precision == precision);
         for (number, kind) in kinds {
             let Some(plan) = Plan::new(cuda, question, kind, &view) else { continue };
-            if !apart && plan.tiles * 4 > SCRATCH_BYTES {
+            if !apart && (plan.tiles + 1) * 4 > SCRATCH_BYTES {
                 continue;
             }
             let panels = positions.div_ceil(plan.panel);
@@ -196,10 +198,10 @@ pub(super) fn run(
         return direct.weight_gradient(at.x, at.y, at.w, 1, 0);
     };
     let panels = (g.batch * g.out_length).div_ceil(plan.panel).div_ceil(pieces);
-    // Whose turn it is, for each tile.
+    // Whose turn it is, for each tile, and how many turns are claimed.
     let order = (workspace == 0 && pieces > 1).then(|| cuda.scratch());
     if let Some(order) = &order {
-        cuda.stream.fill_bytes(order.address(), 0, plan.tiles * 4)?;
+        cuda.stream.fill_bytes(order.address(), 0, (plan.tiles + 1) * 4)?;
     }
     let sums = Pieces::apart(pieces, workspace);
     let gradient = Gradient {

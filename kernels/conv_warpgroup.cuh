@@ -41,7 +41,8 @@ INLINE void prepare(const Gather& g, const scalar* w, scalar* out) {
         Pack<scalar, VECTOR> values[PARTS];
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
-            const u32 tap = (first + i) / chunk, c = (g.first_chunk + stage / g.stages) * chunk + (first + i) % chunk;
+            const u32 tap = (first + i) / chunk;
+            const u32 c = (g.first_chunk + stage / g.stages) * chunk + (first + i) % chunk;
             scalar value = {};
             if (o < g.rows && tap < g.strips.taps && c < g.strips.channels)
                 value = from[c * g.w_channel + (u64)(g.w_first + tap * g.w_tap)];
@@ -61,8 +62,8 @@ INLINE void prepare(const Gather& g, const scalar* w, scalar* out) {
 
 static const int COPYING = 128;
 
-// Dynamic shared memory: the turns of the places, two tables of biases, the places with weights, strips and a channel
-// of zeros as often as they are there, where terms lie, and two tables of where packs come from.
+// Dynamic shared memory: the turns of the places, two tables of biases, the places with weights, strips and
+// a channel of zeros as often as they are there, where terms lie, and two tables of where packs come from.
 template <int N, int BLOCKS, int PARTS>
 INLINE void gather(const Gather& g, const scalar* source, const scalar* weights, const scalar* bias,
                    scalar* out) {
@@ -124,7 +125,8 @@ INLINE void gather(const Gather& g, const scalar* source, const scalar* weights,
                     }
                     if (stage == 0) {
                         const u32 c = (g.first_chunk + chunk) * s.chunk;
-                        bring<COPYING>(s, strips + buffer * strip, from + (u64)c * s.length, packs, used, s.channels - c);
+                        bring<COPYING>(s, strips + buffer * strip, from + (u64)c * s.length, packs, used,
+                                       s.channels - c);
                     }
                     if (s.pack * sizeof(scalar) == 2) {
                         done(turns);
@@ -162,7 +164,8 @@ INLINE void gather(const Gather& g, const scalar* source, const scalar* weights,
             f32* biases = all_biases + which * N;
             which ^= 1;
             if (threadIdx.x < N)
-                biases[threadIdx.x] = bias && first_row + threadIdx.x < g.rows ? widen(extra[threadIdx.x]) : 0.0f;
+                biases[threadIdx.x] =
+                    bias && first_row + threadIdx.x < g.rows ? widen(extra[threadIdx.x]) : 0.0f;
             sums.clear();
             u32 before = PLACES;
             for (u32 chunk = 0; chunk < g.chunks; chunk++) {

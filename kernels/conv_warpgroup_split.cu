@@ -5,7 +5,7 @@
 #include "conv_warpgroup.cuh"
 
 #define GATHER(N, BLOCKS)                                                                          \
-    KERNEL __launch_bounds__(COMPUTING + COPYING, 1)                                                               \
+    KERNEL __launch_bounds__(COMPUTING + COPYING, 1)                                               \
         gather_##N##_##BLOCKS(const __grid_constant__ Gather g, const scalar* source,              \
                               const scalar* weights, const scalar* bias, scalar* out) {            \
         gather<N, BLOCKS, 2>(g, source, weights, bias, out);                                       \

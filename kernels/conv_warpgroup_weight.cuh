@@ -33,11 +33,12 @@ INLINE void await_order(const u32* order, u32 piece) {
     } while (now != piece);
 }
 
-// Dynamic shared memory: the turns of the places and what they are of, the places with the output's gradient, and strips and
-// tables of panels as often as they are there. The tables say where packs of the input and of the output's
-// gradient come from, and where positions lie in strips.
+// Dynamic shared memory: the turns of the places and what they are of, the places with the output's
+// gradient, and strips and tables of panels as often as they are there. The tables say where packs of the
+// input and of the output's gradient come from, and where positions lie in strips.
 template <int N, int BLOCKS, int PARTS>
-INLINE void weight(const Gradient& g, const scalar* x, const scalar* dy, scalar* out, f32* partial, u32* order) {
+INLINE void weight(const Gradient& g, const scalar* x, const scalar* dy, scalar* out, f32* partial,
+                   u32* order) {
     extern __shared__ __align__(128) unsigned char shared[];
     const int M = 128 * BLOCKS, APART = 16 * N, PART = 4 * APART, BYTES = PARTS * PART, TURNS = 128, HEAD = 256;
     const int PLACES = BYTES > 8192 ? 6 : 8;
@@ -130,7 +131,8 @@ unsigned char* at = shared + HEAD + late.place * BYTES + vector * APART + first_
                 const Segments segments(s, t.start + (u64)panel * g.panel);
                 i32 *packs = tables + buffer * table, *outputs = packs + most_packs;
                 i32* columns = outputs + output_packs;
-                const scalar* from = x + segments.sample * sample + ((u64)t.group * s.channels + channel) * s.length;
+                const scalar* from =
+                    x + segments.sample * sample + ((u64)t.group * s.channels + channel) * s.length;
                 const scalar* gradient =
                     dy + segments.sample * result + ((u64)t.group * g.rows + t.row) * s.positions;
                 const u32 used = segments.used(s, g.panel);
@@ -276,7 +278,8 @@ const u32 at = to + vector * APART + first_row * 16, term = stage * STAGE + vect
                 __threadfence();
                 asm volatile("bar.sync 2, %0;" ::"n"(COMPUTING) : "memory");
                 if (threadIdx.x == 0)
-                    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(tile), "r"(t.piece + 1) : "memory");
+                    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(tile), "r"(t.piece + 1)
+                                 : "memory");
             }
         }
     }

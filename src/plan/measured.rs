@@ -160,3 +160,21 @@ mod text {
         }
     }
 }
+
+#[cfg(all(test, feature = "serde"))]
+mod tests {
+    /// A last digit that is read as another makes a time another.
+    #[test]
+    fn times_are_read_as_they_were_written() {
+        let one_digit_apart = [2.6133380952380954e-5, 2.613338095238095e-5];
+        let many = (1..2000).map(|i| 1.0 / f64::from(i * 7919));
+        for time in many.chain(one_digit_apart) {
+            let text = serde_json::to_string(&time).unwrap();
+            assert_eq!(
+                serde_json::from_str::<f64>(&text).unwrap().to_bits(),
+                f64::to_bits(time),
+                "{text}"
+            );
+        }
+    }
+}

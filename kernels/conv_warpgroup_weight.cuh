@@ -40,7 +40,8 @@ template <int N, int BLOCKS, int PARTS>
 INLINE void weight(const Gradient& g, const scalar* x, const scalar* dy, scalar* out, f32* partial,
                    u32* order) {
     extern __shared__ __align__(128) unsigned char shared[];
-    const int M = 128 * BLOCKS, APART = 16 * N, PART = 4 * APART, BYTES = PARTS * PART, TURNS = 128, HEAD = 256;
+    const int M = 128 * BLOCKS, APART = 16 * N, PART = 4 * APART, BYTES = PARTS * PART;
+    const int TURNS = 128, HEAD = 256;
     const int PLACES = BYTES > 8192 ? 6 : 8;
     const int ROWS = COPYING / 4, EACH = N / ROWS;
     const Strips& s = g.strips;
@@ -94,7 +95,7 @@ INLINE void weight(const Gradient& g, const scalar* x, const scalar* dy, scalar*
         // Finishes the oldest stage on its way: others see it as products take it.
         auto finish = [&]() {
             if (sizeof(scalar) == 4) {
-unsigned char* at = shared + HEAD + late.place * BYTES + vector * APART + first_row * 16;
+                unsigned char* at = shared + HEAD + late.place * BYTES + vector * APART + first_row * 16;
                 Pack<scalar, VECTOR> values[EACH];
 #pragma unroll
                 for (int i = 0; i < EACH; i++) values[i] = *(Pack<scalar, VECTOR>*)(at + i * ROWS * 16);
@@ -152,7 +153,8 @@ unsigned char* at = shared + HEAD + late.place * BYTES + vector * APART + first_
                         bring<COPYING>(s, strips + buffer * strip, from, packs, used, s.channels - channel);
                     }
                     const u32 to = places + ring.place * BYTES, bytes = g.pack * sizeof(scalar);
-const u32 at = to + vector * APART + first_row * 16, term = stage * STAGE + vector * VECTOR;
+                    const u32 at = to + vector * APART + first_row * 16;
+                    const u32 term = stage * STAGE + vector * VECTOR;
                     const scalar* line = gradient + (u64)first_row * s.positions;
                     const u64 further = (u64)ROWS * s.positions;
                     if (bytes == 16) {

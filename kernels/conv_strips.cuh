@@ -4,8 +4,9 @@
 #pragma once
 #include "warpgroup.cuh"
 
-// Threads that compute. The others, COPYING of them, copy.
+// Threads that compute, and after them those that copy.
 static const u32 COMPUTING = 256;
+static const int COPYING = 128;
 
 // A pass as a convolution of stride `step` whose taps go forward: what the host makes of any pass.
 // Position q of a sample reads the source at q·step + tap·tap_step + offset.
@@ -102,7 +103,7 @@ template <int BYTES> INLINE void copy_pack(scalar* to, const scalar* from, bool 
 
 // Channels of strips: `packs` says where the packs of one lie in the source. Channels from `exist` on are
 // zeros.
-template <int BYTES, int COPYING>
+template <int BYTES>
 INLINE void copy_strips(const Strips& s, scalar* strips, const scalar* source, const i32* packs, u32 columns,
                         u32 exist) {
     const int PACK = BYTES / sizeof(scalar);
@@ -122,7 +123,7 @@ INLINE void copy_strips(const Strips& s, scalar* strips, const scalar* source, c
 }
 
 // The same of whole samples, whose channels are columns.
-template <int BYTES, int COPYING>
+template <int BYTES>
 INLINE void copy_samples(const Strips& s, scalar* strips, const scalar* source, const i32* packs,
                          u32 columns, u32 exist) {
     const int PACK = BYTES / sizeof(scalar);
@@ -137,24 +138,23 @@ INLINE void copy_samples(const Strips& s, scalar* strips, const scalar* source, 
 
 // Brings a chunk of strips: `source` is where its first channel begins in the first sample, of which group
 // and sample have `exist` more.
-template <int COPYING>
 INLINE void bring(const Strips& s, scalar* strips, const scalar* source, const i32* packs, u32 columns,
                   u32 exist) {
     const u32 bytes = s.pack * sizeof(scalar);
     if (s.whole) {
         if (bytes == 16) {
-            copy_samples<16, COPYING>(s, strips, source, packs, columns, exist);
+            copy_samples<16>(s, strips, source, packs, columns, exist);
         } else if (bytes == 4) {
-            copy_samples<4, COPYING>(s, strips, source, packs, columns, exist);
+            copy_samples<4>(s, strips, source, packs, columns, exist);
         } else {
-            copy_samples<2, COPYING>(s, strips, source, packs, columns, exist);
+            copy_samples<2>(s, strips, source, packs, columns, exist);
         }
     } else if (bytes == 16) {
-        copy_strips<16, COPYING>(s, strips, source, packs, columns, exist);
+        copy_strips<16>(s, strips, source, packs, columns, exist);
     } else if (bytes == 4) {
-        copy_strips<4, COPYING>(s, strips, source, packs, columns, exist);
+        copy_strips<4>(s, strips, source, packs, columns, exist);
     } else {
-        copy_strips<2, COPYING>(s, strips, source, packs, columns, exist);
+        copy_strips<2>(s, strips, source, packs, columns, exist);
     }
 }
 

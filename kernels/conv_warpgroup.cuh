@@ -60,8 +60,6 @@ INLINE void prepare(const Gather& g, const scalar* w, scalar* out) {
     }
 }
 
-static const int COPYING = 128;
-
 // Dynamic shared memory: the turns of the places, two tables of biases, the places with weights, strips and
 // a channel of zeros as often as they are there, where terms lie, and two tables of where packs come from.
 template <int N, int BLOCKS, int PARTS>
@@ -125,8 +123,8 @@ INLINE void gather(const Gather& g, const scalar* source, const scalar* weights,
                     }
                     if (stage == 0) {
                         const u32 c = (g.first_chunk + chunk) * s.chunk;
-                        bring<COPYING>(s, strips + buffer * strip, from + (u64)c * s.length, packs, used,
-                                       s.channels - c);
+                        bring(s, strips + buffer * strip, from + (u64)c * s.length, packs, used,
+                              s.channels - c);
                     }
                     if (s.pack * sizeof(scalar) == 2) {
                         done(turns);

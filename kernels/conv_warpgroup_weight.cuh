@@ -20,8 +20,6 @@ struct Gradient {
 // other at once.
 static const int LATE = 3;
 
-static const int COPYING = 128;
-
 // With `order`, which holds a 0 for each tile and one more, pieces add to the result one after another: the
 // order is always the same. Blocks then claim turns as they come to them, so that whoever waits for a piece
 // waits for a block that is running, whatever else the device does. Without it there is one piece, or
@@ -150,7 +148,7 @@ INLINE void weight(const Gradient& g, const scalar* x, const scalar* dy, scalar*
                             outputs[i] = exists ? (i32)(more * result) + (i32)(q - more * s.positions) : -1;
                         }
                         asm volatile("bar.sync 1, %0;" ::"n"(COPYING) : "memory");
-                        bring<COPYING>(s, strips + buffer * strip, from, packs, used, s.channels - channel);
+                        bring(s, strips + buffer * strip, from, packs, used, s.channels - channel);
                     }
                     const u32 to = places + ring.place * BYTES, bytes = g.pack * sizeof(scalar);
                     const u32 at = to + vector * APART + first_row * 16;

@@ -2,13 +2,7 @@
 // TF32 numbers as they are; f32 is rounded to the nearest. Compute capability 8.0 and later.
 #pragma once
 #include "conv.cuh"
-
-INLINE u32 as_tf32(f32 x) {
-    if (sizeof(scalar) == 2) return __float_as_int(x);
-    u32 y;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-    return y;
-}
+#include "tf32.cuh"
 
 // c += a·b for 16 x 8 and 8 x 8. With g = lane / 4 and t = lane % 4, a thread holds rows g, g + 8 of a
 // at columns t and then t + 4; rows t, t + 4 of b at column g; and of c row g at columns 2t, 2t + 1, then
@@ -43,7 +37,8 @@ template <int SIDE> struct Tensor {
         u32* at = panel + C::term() * PITCH + C::line();
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            at[i * C::APART * (ALONG_SUM ? 1 : PITCH)] = as_tf32(values[i]);
+            at[i * C::APART * (ALONG_SUM ? 1 : PITCH)] =
+                sizeof(scalar) == 2 ? (u32)__float_as_int(values[i]) : as_tf32(values[i]);
     }
 
     // One panel of each operand.

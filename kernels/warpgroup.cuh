@@ -2,23 +2,12 @@
 // group hold in registers, times N columns of a right one that lies in shared memory. TF32 or halves, with
 // sums in f32. Also the copies that bring operands there while products run.
 #pragma once
-#include "capgrad.cuh"
+#include "tf32.cuh"
 
 // Elements in the 16 bytes that neighbouring rows of the right operand are apart.
 static const int VECTOR = 16 / sizeof(scalar);
 // Terms of a stage: four such vectors, two products.
 static const int STAGE = 4 * VECTOR;
-
-INLINE u32 as_tf32(f32 x) {
-    u32 y;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-    return y;
-}
-
-// A value as products take it.
-INLINE f32 rounded(f32 x) { return __int_as_float(as_tf32(x)); }
-INLINE f16 rounded(f16 x) { return x; }
-INLINE bf16 rounded(bf16 x) { return x; }
 
 // A value as the sum of two that products take. What is not finite is the second, and the first 0: it then
 // meets the first part of the other operand only, which has its sign. So is what rounding makes infinite.

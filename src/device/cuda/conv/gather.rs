@@ -2,7 +2,7 @@
 //! the device's scratch, holds the weights in the order in which they are needed: all of them, or as many
 //! at a time as it has room for. See `kernels/conv_warpgroup.cuh`.
 
-use super::strips::{self, Layout, Precision, STAGE_BYTES, Strips, TURNS, View};
+use super::strips::{self, CLOCK, Layout, Precision, STAGE_BYTES, Strips, TURNS, View};
 use super::{Addresses, ConvPass, Engine, Question, code};
 use crate::device::cuda::Cuda;
 use crate::device::cuda::kernels::{self, Kernel};
@@ -16,8 +16,6 @@ use smallvec::SmallVec;
 
 /// Places of the weights' stages.
 const PLACES: usize = 6;
-/// Clocks a second at which the clocks below were measured.
-const CLOCK: f64 = 1.75e9;
 
 /// What the kernels take.
 #[repr(C)]
@@ -48,8 +46,7 @@ struct Kind {
     columns: usize,
     blocks: usize,
     precision: Precision,
-    /// Clocks that a stage takes of 4-byte and of 2-byte numbers, and a tile beside its stages, on an H200
-    /// (`cargo bench --bench ranking`).
+    /// Clocks that a stage takes of 4-byte and of 2-byte numbers, and a tile beside its stages, on an H200.
     stage: [f64; 2],
     tile: f64,
 }
@@ -83,6 +80,11 @@ const fn kind(
     tile: f64,
 ) -> Kind {
     Kind { gather, prepare, columns, blocks, precision: Precision::Single, stage, tile }
+}
+
+/// The kinds that multiply in a precision, by number.
+pub(super) fn kinds(precision: Precision) -> impl Iterator<Item = usize> {
+    (0..KINDS.len()).filter(move |&number| KINDS[number].precision == precision)
 }
 
 /// How one view is computed by a kind of kernel.
@@ -187,13 +189,15 @@ pub(super) fn candidates(cuda: &Cuda, question: &Question<'_>, cap: u64) -> Vec<
     }
     let (scratch, size) = (SCRATCH_BYTES as u64, question.dtype.size());
     let mut all: Vec<Candidate> = Vec::new();
+    let kinds: Vec<_> = kinds(precision)
+        .filter_map(|number| Some((number, plans(cuda, question, &KINDS[number])?)))
+        .collect();
     // Of what a room holds, the fastest; one room after another, the smallest first.
     for room in [scratch, cap, u64::MAX] {
-        let offers = KINDS.iter().enumerate().filter(|(_, kind)| kind.precision == precision);
-        let offers = offers.filter_map(|(number, kind)| {
-            let plans = plans(cuda, question, kind)?;
+        let offers = kinds.iter().filter_map(|(number, plans)| {
+            let (number, kind) = (*number, &KINDS[*number]);
             let (mut seconds, mut bytes, mut parts) = (0.0, 0, (None, None));
-            for (view, plan) in &plans {
+            for (view, plan) in plans {
                 let held = plan.held(room, question.dtype)?;
                 seconds += plan.seconds(cuda, size, kind, view, held);
                 bytes = bytes.max((held.tiles * held.chunks * plan.weights) as u64);
@@ -209,8 +213,7 @@ pub(super) fn candidates(cuda: &Cuda, question: &Question<'_>, cap: u64) -> Vec<
             channels.map(|channels| format!("{channels} channels at a time")),
             sums.map(|channels| format!("sums over {channels} at a time")),
         ];
-        let tf32 = if question.tf32 { super::TF32 as usize } else { 0 };
-        let params = [bytes as usize, number, 0, tf32];
+        let params = [bytes as usize, number, 0, question.rounding()];
         if all.iter().any(|other| other.params == params) {
             continue;
         }

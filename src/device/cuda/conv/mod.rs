@@ -57,6 +57,11 @@ pub(super) struct Question<'a> {
 }
 
 impl Question<'_> {
+    /// What `params[3]` of a candidate says of rounding.
+    fn rounding(&self) -> usize {
+        if self.tf32 { TF32 } else { 0 }
+    }
+
     /// Bytes of `elements` elements, rounded up so that another part can follow.
     fn bytes(&self, elements: usize) -> u64 {
         (elements as u64 * self.dtype.size() as u64).next_multiple_of(ALIGN)
@@ -174,7 +179,7 @@ pub(super) fn run(
         ConvPass::WeightGradient => Addresses { x: first, w: out, y: second, bias: 0 },
     };
     let workspace = memory::workspace(workspace);
-    let question = Question { pass, geometry, dtype, tf32: candidate.params[3] == TF32 as usize };
+    let question = Question { pass, geometry, dtype, tf32: candidate.params[3] == TF32 };
     match candidate.code {
         code::CUDNN => cudnn::run(cuda, &question, candidate, at, workspace),
         code::DEPTHWISE => match pass {
@@ -209,7 +214,7 @@ pub(super) fn run(
 }
 
 /// In `params[3]` of a candidate that may round f32 to TF32.
-const TF32: u32 = 1;
+const TF32: usize = 1;
 
 /// Chunks of a weight gradient in halves: each adds a rounding of the sum so far.
 const MOST_HALF_CHUNKS: usize = 16;

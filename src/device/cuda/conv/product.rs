@@ -11,9 +11,7 @@ use super::super::cublas::{Operand, Product};
 use super::super::gemm::LARGE_WORKSPACE;
 use super::cost::Cost;
 use super::unfold::Held;
-use super::{
-    Addresses, MOST_HALF_CHUNKS, Question, TF32, chunks, code, fitting_chunk, layout, unfold,
-};
+use super::{Addresses, MOST_HALF_CHUNKS, Question, chunks, code, fitting_chunk, layout, unfold};
 use crate::device::spec::ConvPass;
 use crate::error::Result;
 use crate::plan::Candidate;
@@ -209,7 +207,6 @@ fn candidate(question: &Question<'_>, cost: &Cost, method: Method, workspace: u6
     }
     let calls = method.calls(question, method.chunk);
     let form = FORMS.iter().position(|&form| form == method.form).unwrap_or(0);
-    let tf32 = if question.tf32 { TF32 as usize } else { 0 };
     Candidate {
         name: method.form.name().into(),
         split,
@@ -217,7 +214,7 @@ fn candidate(question: &Question<'_>, cost: &Cost, method: Method, workspace: u6
         seconds: cost.product(&class, &method, &calls),
         deterministic: true,
         code: code::PRODUCT,
-        params: [form, method.chunk, method.library as usize, tf32],
+        params: [form, method.chunk, method.library as usize, question.rounding()],
     }
 }
 

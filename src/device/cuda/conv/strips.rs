@@ -9,6 +9,9 @@ use smallvec::SmallVec;
 
 /// Bytes of a right operand's stage, of each of its rows.
 pub(super) const STAGE_BYTES: usize = 64;
+/// Clocks a second of the H200 on which the kernels' clocks were measured: every kind of kernel, forced, on the
+/// layers that `benches/step.rs` lists.
+pub(super) const CLOCK: f64 = 1.75e9;
 /// Threads that compute, and threads that copy.
 pub(super) const THREADS: usize = 256 + 128;
 /// Bytes at the beginning of shared memory, in which turns are counted.

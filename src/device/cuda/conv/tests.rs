@@ -1,7 +1,8 @@
 //! Every candidate of every pass, forced in turn, against the CPU in f64. Each is run into poisoned
 //! memory, in a workspace that is poisoned too.
 
-use super::code;
+use super::strips::Precision;
+use super::{Question, code, gather, weight};
 use crate::device::cuda::testing::gpu;
 use crate::device::{ConvGeometry, ConvPass, Query, Terms};
 use crate::memory::{Purpose, Taker};
@@ -128,13 +129,12 @@ impl Case {
 
     /// A candidate, and where it is one of several kinds of kernel the others that could have been it.
     fn kinds(&self, offer: Candidate) -> Vec<Candidate> {
-        let split = self.dtype == DType::F32 && !self.tf32;
-        let others = match (offer.code, split) {
-            (code::GATHER, false) => 0..4,
-            (code::GATHER, true) => 4..6,
-            (code::GRADIENT, false) => 0..3,
-            (code::GRADIENT, true) => 3..5,
-            _ => 0..0,
+        let (dtype, tf32) = (self.dtype, self.tf32);
+        let question = Question { pass: ConvPass::Forward, geometry: &self.geometry, dtype, tf32 };
+        let others: Vec<usize> = match (offer.code, Precision::of(&question)) {
+            (code::GATHER, Some(precision)) => gather::kinds(precision).collect(),
+            (code::GRADIENT, Some(precision)) => weight::kinds(precision).collect(),
+            _ => Vec::new(),
         };
         let other = |number: usize| {
             let mut other = offer.clone();
@@ -145,7 +145,7 @@ impl Case {
             }
             other
         };
-        std::iter::once(offer.clone()).chain(others.map(other)).collect()
+        std::iter::once(offer.clone()).chain(others.into_iter().map(other)).collect()
     }
 
     /// Every candidate's error, in order.

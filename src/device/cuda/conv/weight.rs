@@ -2,7 +2,7 @@
 //! samples, cut into pieces so that they fill the chip. Each adds to the result in its turn, or they go to
 //! a workspace and are added up from there. See `kernels/conv_warpgroup_weight.cuh`.
 
-use super::strips::{self, Layout, Precision, STAGE_BYTES, Strips, View};
+use super::strips::{self, CLOCK, Layout, Precision, STAGE_BYTES, Strips, View};
 use super::{Addresses, Engine, Question, code};
 use crate::device::cuda::Cuda;
 use crate::device::cuda::gemm_kernel::Pieces;
@@ -15,8 +15,6 @@ use crate::plan::Candidate;
 
 /// Bytes at the beginning of shared memory, in which turns are counted.
 const HEAD: usize = 256;
-/// Clocks a second at which the clocks below were measured.
-const CLOCK: f64 = 1.75e9;
 /// Clocks that a piece whose turn it is takes to add its results.
 const TURN: f64 = 8e3;
 /// Terms that are added up in one sum: the tensor cores round towards zero.
@@ -41,7 +39,7 @@ struct Kind {
     columns: usize,
     blocks: usize,
     precision: Precision,
-    /// Clocks that a stage takes of 4-byte and of 2-byte numbers, on an H200 (`cargo bench --bench ranking`).
+    /// Clocks that a stage takes of 4-byte and of 2-byte numbers, on an H200.
     stage: [f64; 2],
 }
 
@@ -61,6 +59,11 @@ const KINDS: [Kind; 5] = [
 
 const fn kind(kernel: Kernel, [columns, blocks]: [usize; 2], stage: [f64; 2]) -> Kind {
     Kind { kernel, columns, blocks, precision: Precision::Single, stage }
+}
+
+/// The kinds that multiply in a precision, by number.
+pub(super) fn kinds(precision: Precision) -> impl Iterator<Item = usize> {
+    (0..KINDS.len()).filter(move |&number| KINDS[number].precision == precision)
 }
 
 /// How a kind of kernel computes a gradient.
@@ -127,11 +130,13 @@ pub(super) fn candidates(cuda: &Cuda, question: &Question<'_>, cap: u64) -> Vec<
     let room = usize::try_from(cap).unwrap_or(usize::MAX) / 4 / elements.max(1);
     // A turn rounds halves once more.
     let turns = if size == 2 { super::MOST_HALF_CHUNKS } else { usize::MAX };
+    let plans: Vec<_> = kinds(precision)
+        .filter_map(|number| Some((number, Plan::new(cuda, question, &KINDS[number], &view)?)))
+        .collect();
     for (most, apart) in [(turns, false), (room, true), (usize::MAX, true)] {
         let mut best: Option<(usize, usize, f64)> = None;
-        let kinds = KINDS.iter().enumerate().filter(|(_, kind)| kind.precision == precision);
-        for (number, kind) in kinds {
-            let Some(plan) = Plan::new(cuda, question, kind, &view) else { continue };
+        for (number, plan) in &plans {
+            let (number, kind) = (*number, &KINDS[*number]);
             if !apart && (plan.tiles + 1) * 4 > SCRATCH_BYTES {
                 continue;
             }
@@ -155,8 +160,7 @@ pub(super) fn candidates(cuda: &Cuda, question: &Question<'_>, cap: u64) -> Vec<
             }
         }
         let Some((number, pieces, seconds)) = best else { continue };
-        let tf32 = if question.tf32 { super::TF32 as usize } else { 0 };
-        let params = [pieces, number, usize::from(apart), tf32];
+        let params = [pieces, number, usize::from(apart), question.rounding()];
         if all.iter().any(|other| other.params == params) {
             continue;
         }

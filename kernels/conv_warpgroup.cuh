@@ -123,8 +123,8 @@ INLINE void gather(const Gather& g, const scalar* source, const scalar* weights,
                     }
                     if (stage == 0) {
                         const u32 c = (g.first_chunk + chunk) * s.chunk;
-                        bring(s, strips + buffer * strip, from + (u64)c * s.length, packs, used,
-                              s.channels - c);
+                        bring<COPYING>(s, strips + buffer * strip, from + (u64)c * s.length, packs, used,
+                              s.channels - c, thread);
                     }
                     if (s.pack * sizeof(scalar) == 2) {
                         done(turns);

@@ -148,7 +148,8 @@ INLINE void weight(const Gradient& g, const scalar* x, const scalar* dy, scalar*
                             outputs[i] = exists ? (i32)(more * result) + (i32)(q - more * s.positions) : -1;
                         }
                         asm volatile("bar.sync 1, %0;" ::"n"(COPYING) : "memory");
-                        bring(s, strips + buffer * strip, from, packs, used, s.channels - channel);
+                        bring<COPYING>(s, strips + buffer * strip, from, packs, used, s.channels - channel,
+                              thread);
                     }
                     const u32 to = places + ring.place * BYTES, bytes = g.pack * sizeof(scalar);
                     const u32 at = to + vector * APART + first_row * 16;

@@ -2,6 +2,7 @@
 // group hold in registers, times N columns of a right one that lies in shared memory. TF32 or halves, with
 // sums in f32. Also the copies that bring operands there while products run.
 #pragma once
+#include "copies.cuh"
 #include "tf32.cuh"
 
 // Elements in the 16 bytes that neighbouring rows of the right operand are apart.
@@ -9,36 +10,6 @@ static const int VECTOR = 16 / sizeof(scalar);
 // Terms of a stage: four such vectors, two products.
 static const int STAGE = 4 * VECTOR;
 
-// A value as the sum of two that products take. What is not finite is the second, and the first 0: it then
-// meets the first part of the other operand only, which has its sign. So is what rounding makes infinite.
-INLINE void split(f32 x, f32& first, f32& rest) {
-    const f32 high = rounded(x), low = x - high;
-    const bool finite = fabsf(low) <= 3.402823466e38f;
-    first = finite ? high : 0.0f;
-    rest = finite ? rounded(low) : x;
-}
-INLINE void split(f16 x, f16& first, f16& rest) { first = x; }
-INLINE void split(bf16 x, bf16& first, bf16& rest) { first = x; }
-
-// ---- copies to shared memory
-
-INLINE u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
-
-// BYTES (4 or 16) from global memory, or zeros unless `exists`.
-template <int BYTES> INLINE void copy_async(u32 to, const void* from, bool exists) {
-    const u32 bytes = exists ? BYTES : 0;
-    if (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-                     : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
-                     : "memory");
-    }
-}
-INLINE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> INLINE void await_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
 // Between ordinary writes of shared memory and products that read it.
 INLINE void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -227,6 +227,30 @@ kernels! {
         GRADIENT_SPLIT_128_1 = "weight_128_1",
         GRADIENT_SPLIT_64_1 = "weight_64_1",
     }
+    "conv_narrow" {
+        NARROW_GATHER_1_2 = "narrow_gather_1_2",
+        NARROW_GATHER_1_4 = "narrow_gather_1_4",
+        NARROW_GATHER_1_8 = "narrow_gather_1_8",
+        NARROW_GATHER_2_4 = "narrow_gather_2_4",
+        NARROW_GATHER_2_8 = "narrow_gather_2_8",
+        NARROW_GATHER_4_2 = "narrow_gather_4_2",
+        NARROW_GATHER_4_4 = "narrow_gather_4_4",
+        NARROW_WEIGHT_1_4 = "narrow_weight_1_4",
+        NARROW_WEIGHT_1_8 = "narrow_weight_1_8",
+        NARROW_WEIGHT_2_4 = "narrow_weight_2_4",
+        NARROW_WEIGHT_2_8 = "narrow_weight_2_8",
+        NARROW_WEIGHT_4_4 = "narrow_weight_4_4",
+    }
+    "conv_narrow_split" {
+        NARROW_GATHER_SPLIT_1_4 = "narrow_gather_1_4",
+        NARROW_GATHER_SPLIT_1_8 = "narrow_gather_1_8",
+        NARROW_GATHER_SPLIT_2_4 = "narrow_gather_2_4",
+        NARROW_GATHER_SPLIT_4_4 = "narrow_gather_4_4",
+        NARROW_WEIGHT_SPLIT_1_4 = "narrow_weight_1_4",
+        NARROW_WEIGHT_SPLIT_1_8 = "narrow_weight_1_8",
+        NARROW_WEIGHT_SPLIT_2_4 = "narrow_weight_2_4",
+        NARROW_WEIGHT_SPLIT_4_4 = "narrow_weight_4_4",
+    }
     "conv_layout" {
         TRANSPOSE = "transpose",
         PAD_ROWS = "pad_rows",
@@ -248,6 +272,18 @@ kernels! {
         DEPTHWISE_SLIDE_WEIGHT_16 = "depthwise_slide_weight_16",
         DEPTHWISE_SLIDE_WEIGHT_32 = "depthwise_slide_weight_32",
         DEPTHWISE_ADD_PARTIALS = "depthwise_add_partials",
+    }
+    "depthwise_rows" {
+        ROWS_CONVOLVE_4 = "rows_convolve_4",
+        ROWS_CORRELATE_4 = "rows_correlate_4",
+        ROWS_CONVOLVE_8 = "rows_convolve_8",
+        ROWS_CORRELATE_8 = "rows_correlate_8",
+        ROWS_CONVOLVE_16 = "rows_convolve_16",
+        ROWS_CORRELATE_16 = "rows_correlate_16",
+        ROWS_CONVOLVE_32 = "rows_convolve_32",
+        ROWS_CORRELATE_32 = "rows_correlate_32",
+        ROWS_CONVOLVE_48 = "rows_convolve_48",
+        ROWS_CORRELATE_48 = "rows_correlate_48",
     }
     "gemm" {
         GEMM_RR_64 = "gemm_rr_64",

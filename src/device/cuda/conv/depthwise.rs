@@ -1,12 +1,13 @@
 //! Convolutions with one input channel a group, bound by memory, and weight gradients with few
 //! channels a group. See `kernels/depthwise.cu`.
 
+use super::depthwise_rows::Plan;
 use super::direct::Sizes;
 use crate::device::cuda::Cuda;
 use crate::device::cuda::gemm_kernel::{Pieces, sum_size};
 use crate::device::cuda::kernels::{self, Kernel};
 use crate::device::cuda::launch::{Args, Grid};
-use crate::device::spec::ConvGeometry;
+use crate::device::spec::{ConvGeometry, ConvPass};
 use crate::dtype::DType;
 use crate::error::Result;
 
@@ -52,6 +53,9 @@ pub(super) fn forward(
     if rows * length == 0 {
         return Ok(());
     }
+    if let Some(rows) = Plan::of(ConvPass::Forward, geometry, dtype, [x, y]) {
+        return rows.convolve(cuda, dtype, [x, w, bias, y]);
+    }
     let args = Args::new().value(Sizes::new(geometry)).value(x).value(w).value(bias).value(y);
     if let Some(plan) = slide(geometry, length, dtype) {
         let grid = slide_grid(cuda, rows, length, plan);
@@ -72,6 +76,9 @@ pub(super) fn input_gradient(
     let (rows, length) = (geometry.batch * geometry.in_channels, geometry.in_length);
     if rows * length == 0 {
         return Ok(());
+    }
+    if let Some(rows) = Plan::of(ConvPass::InputGradient, geometry, dtype, [dy, dx]) {
+        return rows.convolve(cuda, dtype, [dy, w, 0, dx]);
     }
     let args = Args::new().value(Sizes::new(geometry)).value(dy).value(w).value(dx);
     if let Some(plan) = slide(geometry, length, dtype) {
@@ -98,6 +105,9 @@ pub(super) fn weight_gradient(
     }
     if terms == 0 {
         return cuda.stream.fill_bytes(dw, 0, elements * dtype.size());
+    }
+    if let Some(rows) = Plan::of(ConvPass::WeightGradient, g, dtype, [x, dy]) {
+        return rows.correlate(cuda, dtype, [x, dy, dw]);
     }
     if let Some(slide) = SlideWeight::of(g, dtype) {
         return slide.run(cuda, g, dtype, [x, dy, dw]);

@@ -5,10 +5,12 @@
 mod cost;
 mod cudnn;
 mod depthwise;
+mod depthwise_rows;
 mod direct;
 mod fit;
 mod gather;
 mod layout;
+mod narrow;
 mod product;
 mod strips;
 #[cfg(test)]
@@ -38,6 +40,8 @@ mod code {
     /// Tensor cores of compute capability 9.0: positions, see `gather`, and weights, see `weight`.
     pub(super) const GATHER: u32 = 3;
     pub(super) const GRADIENT: u32 = 4;
+    /// Few terms and rows a group, on tensor cores: see `narrow`.
+    pub(super) const NARROW: u32 = 5;
     /// Products through cuBLAS: see `product`.
     pub(super) const PRODUCT: u32 = 16;
     /// Algorithms of cuDNN: see `cudnn`.
@@ -130,6 +134,7 @@ pub(super) fn candidates(
         ConvPass::WeightGradient => weight::candidates(cuda, &question, terms.cap),
         _ => gather::candidates(cuda, &question, terms.cap),
     });
+    all.extend(narrow::candidate(cuda, &question));
     let tensor = direct::has_tensor_cores(cuda, &question);
     if tensor {
         let (name, seconds) = ("direct, tensor cores", cost.direct(Engine::Tensor, 1));
@@ -195,6 +200,7 @@ pub(super) fn run(
         },
         code::GATHER => gather::run(cuda, &question, candidate, at, workspace),
         code::GRADIENT => weight::run(cuda, &question, candidate, at, workspace),
+        code::NARROW => narrow::run(cuda, &question, at),
         code::DIRECT | code::DIRECT_TENSOR => {
             let engine = match candidate.code {
                 code::DIRECT => Engine::Plain,

@@ -1,5 +1,5 @@
-//! How the kernels for the tensor cores of compute capability 9.0 see a pass, and how they lay out what
-//! they read of its source: see `kernels/conv_strips.cuh`.
+//! How the kernels that read positions from strips see a pass, and how they lay out what they read of its
+//! source: see `kernels/strips.cuh`.
 
 use super::Question;
 use crate::device::cuda::gpu::Properties;
@@ -282,8 +282,13 @@ impl Precision {
     }
 }
 
-/// Whether the chip has these tensor cores, and every number that the kernels keep in 32 bits fits.
+/// Whether the chip has the tensor cores of compute capability 9.0, and the sizes fit.
 pub(super) fn takes(properties: &Properties, g: &ConvGeometry) -> bool {
+    properties.compute_capability == (9, 0) && fits(g)
+}
+
+/// Whether every number that the kernels keep in 32 bits fits.
+pub(super) fn fits(g: &ConvGeometry) -> bool {
     const MOST: u128 = 1 << 30;
     let all = [
         g.in_channels,
@@ -302,8 +307,7 @@ pub(super) fn takes(properties: &Properties, g: &ConvGeometry) -> bool {
             512_usize.div_ceil(g.out_length.min(g.in_length / g.stride.max(1)).max(1)) + 2;
         product(&[samples.min(g.batch), channels, length])
     };
-    properties.compute_capability == (9, 0)
-        && all.iter().all(|&n| n > 0 || n == g.pad_left || n == g.pad_right)
+    all.iter().all(|&n| n > 0 || n == g.pad_left || n == g.pad_right)
         && g.batch > 0
         && all.iter().all(|&n| (n as u128) < MOST)
         && near(g.in_channels, g.in_length) < MOST

@@ -51,6 +51,14 @@ const SIZES: &[Sizes] = &[
     (5, [12, 12], 100, 31, [1, 1], 12, [15, 15]),
     (70, [6, 12], 15, 3, [1, 1], 6, [2, 0]),
     (2, [4, 4], 5000, 9, [1, 1], 4, [4, 4]),
+    // Rows that wide loads can read: causal, several results of a channel, many taps, a short row.
+    (3, [4, 12], 68, 31, [1, 1], 4, [30, 0]),
+    (2, [2, 2], 2048, 41, [1, 1], 2, [20, 20]),
+    (70, [5, 5], 8, 3, [1, 1], 5, [1, 1]),
+    // Narrow groups: samples shorter than a product, taps far apart, more rows than one tile.
+    (40, [36, 64], 64, 3, [1, 1], 4, [1, 1]),
+    (3, [6, 10], 50, 3, [1, 4], 2, [4, 4]),
+    (300, [8, 40], 5, 3, [1, 1], 2, [1, 1]),
     // Strips: whole samples, odd lengths, more channels than a chunk and a tile have, strided gradients.
     (40, [112, 300], 11, 1, [1, 1], 1, [0, 0]),
     (90, [48, 40], 7, 1, [3, 1], 1, [0, 0]),

@@ -201,7 +201,10 @@ pub(super) fn run(
         let direct = super::direct::Direct { cuda, geometry: g, dtype, engine: Engine::Plain };
         return direct.weight_gradient(at.x, at.y, at.w, 1, 0);
     };
-    let panels = (g.batch * g.out_length).div_ceil(plan.panel).div_ceil(pieces);
+    let all = (g.batch * g.out_length).div_ceil(plan.panel);
+    let panels = all.div_ceil(pieces);
+    // None is empty: whoever computes it would have nothing to begin with.
+    let pieces = all.div_ceil(panels);
     // Whose turn it is, for each tile, and how many turns are claimed.
     let order = (workspace == 0 && pieces > 1).then(|| cuda.scratch());
     if let Some(order) = &order {

@@ -140,14 +140,18 @@ impl Shape {
 }
 
 impl Shape {
-    /// A line: what was asked, and each candidate's name, split, workspace and measured seconds.
+    /// A line: what was asked, and each candidate's name, split, workspace, measured and predicted seconds.
     fn write(&self, plan: &Plan, cap: u64, lines: &mut String) {
         let candidates: Vec<String> = plan
             .weighed()
             .iter()
             .filter_map(|weighed| {
                 let (c, measured) = (&weighed.candidate, weighed.measured?);
-                Some(format!("[\"{}\",\"{}\",{},{measured:.3e}]", c.name, c.split, c.workspace))
+                let (name, split, predicted) = (&c.name, &c.split, c.seconds);
+                Some(format!(
+                    "[\"{name}\",\"{split}\",{},{measured:.3e},{predicted:.4e}]",
+                    c.workspace
+                ))
             })
             .collect();
         let Shape { batch, channels: [c_in, c_out], length, kernel, stride, .. } = self;

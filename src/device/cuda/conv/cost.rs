@@ -47,6 +47,8 @@ struct Work<'a> {
     own: u64,
     /// Rows, columns, terms and number of the products of a chunk, explicit or not.
     product: [usize; 4],
+    /// Seconds, where a method counts them itself from what its kernels take.
+    counted: Option<f64>,
 }
 
 /// Seconds, and how they come about.
@@ -122,8 +124,11 @@ impl Cost {
     fn seconds(&self, work: &Work<'_>) -> f64 {
         let corrected =
             |model: &Model| model.value(&self.features(work, model.method(work.method)?));
-        let factor = model().and_then(corrected).unwrap_or(UNMEASURED);
-        self.modelled(work).seconds * factor.clamp(-3.0, 8.0).exp()
+        // What was counted is nearer to the truth than any other unmeasured time.
+        let unmeasured = if work.counted.is_some() { 0.0 } else { UNMEASURED };
+        let factor = model().and_then(corrected).unwrap_or(unmeasured);
+        let seconds = work.counted.unwrap_or_else(|| self.modelled(work).seconds);
+        seconds * factor.clamp(-3.0, 8.0).exp()
     }
 
     /// A method that does all at once, without staging.
@@ -140,6 +145,7 @@ impl Cost {
             pieces: 1,
             own: 0,
             product: self.implicit(c, m, g.batch, g.kernel),
+            counted: None,
         }
     }
 
@@ -167,6 +173,11 @@ impl Cost {
             }
         };
         self.seconds(&Work { pieces, ..self.whole(name) })
+    }
+
+    /// A method of our own that counted its seconds, in so many launches or pieces of sums.
+    pub(super) fn counted(&self, name: &str, seconds: f64, pieces: usize) -> f64 {
+        self.seconds(&Work { pieces, counted: Some(seconds), ..self.whole(name) })
     }
 
     pub(super) fn depthwise(&self) -> f64 {

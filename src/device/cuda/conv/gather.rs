@@ -3,7 +3,7 @@
 //! at a time as it has room for. See `kernels/conv_warpgroup.cuh`.
 
 use super::strips::{self, CLOCK, Layout, Precision, STAGE_BYTES, Strips, TURNS, View};
-use super::{Addresses, ConvPass, Engine, Question, code};
+use super::{Addresses, ConvPass, Cost, Engine, Question, code};
 use crate::device::cuda::Cuda;
 use crate::device::cuda::kernels::{self, Kernel};
 use crate::device::cuda::launch::{Args, Grid};
@@ -114,7 +114,7 @@ impl Plan {
             let layout = if whole {
                 Layout::whole(view, size, count, [chunk, buffers])?
             } else {
-                Layout::plain(view, size, count, 8, [chunk, 1, buffers])
+                Layout::plain(view, size, count, strips::term_lane(size), [chunk, 1, buffers])
             };
             let tables = stages * terms * 4 + 2 * layout.packs() * 4;
             let shared = TURNS + 2 * 4 * columns + PLACES * place + layout.bytes + tables;
@@ -182,7 +182,12 @@ fn plans(cuda: &Cuda, question: &Question<'_>, kind: &Kind) -> Option<SmallVec<[
     views.into_iter().map(|view| Some((view, Plan::new(cuda, question, kind, &view)?))).collect()
 }
 
-pub(super) fn candidates(cuda: &Cuda, question: &Question<'_>, cap: u64) -> Vec<Candidate> {
+pub(super) fn candidates(
+    cuda: &Cuda,
+    question: &Question<'_>,
+    cost: &Cost,
+    cap: u64,
+) -> Vec<Candidate> {
     let Some(precision) = Precision::of(question) else { return Vec::new() };
     if !strips::takes(&cuda.gpu().properties, question.geometry) {
         return Vec::new();
@@ -209,6 +214,15 @@ pub(super) fn candidates(cuda: &Cuda, question: &Question<'_>, cap: u64) -> Vec<
         });
         let best = offers.reduce(|a, b| if b.1 < a.1 { b } else { a });
         let Some((number, seconds, bytes, (channels, sums))) = best else { continue };
+        // As many launches as that makes.
+        let g = question.geometry;
+        let (inputs, outputs) = (g.in_channels / g.groups, g.out_channels / g.groups);
+        let (rows, terms) = match question.pass {
+            ConvPass::InputGradient => (inputs, outputs),
+            _ => (outputs, inputs),
+        };
+        let launches = channels.map_or(1, |channels| rows.div_ceil(channels))
+            * sums.map_or(1, |channels| terms.div_ceil(channels));
         let split = [
             channels.map(|channels| format!("{channels} channels at a time")),
             sums.map(|channels| format!("sums over {channels} at a time")),
@@ -221,7 +235,7 @@ pub(super) fn candidates(cuda: &Cuda, question: &Question<'_>, cap: u64) -> Vec<
             name: precision.name().into(),
             split: split.into_iter().flatten().collect::<Vec<_>>().join(", "),
             workspace: if bytes <= scratch { 0 } else { bytes },
-            seconds,
+            seconds: cost.counted(precision.name(), seconds, launches),
             deterministic: true,
             code: code::GATHER,
             params,

@@ -131,10 +131,10 @@ pub(super) fn candidates(
         return all;
     }
     all.extend(match pass {
-        ConvPass::WeightGradient => weight::candidates(cuda, &question, terms.cap),
-        _ => gather::candidates(cuda, &question, terms.cap),
+        ConvPass::WeightGradient => weight::candidates(cuda, &question, &cost, terms.cap),
+        _ => gather::candidates(cuda, &question, &cost, terms.cap),
     });
-    all.extend(narrow::candidate(cuda, &question));
+    all.extend(narrow::candidate(cuda, &question, &cost));
     let tensor = direct::has_tensor_cores(cuda, &question);
     if tensor {
         let (name, seconds) = ("direct, tensor cores", cost.direct(Engine::Tensor, 1));

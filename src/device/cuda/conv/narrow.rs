@@ -2,7 +2,7 @@
 //! later: the weights of a group stay in registers. See `kernels/conv_narrow.cuh`.
 
 use super::strips::{self, CLOCK, Layout, Precision, Strips, View};
-use super::{Addresses, ConvPass, Engine, Question, code};
+use super::{Addresses, ConvPass, Cost, Engine, Question, code};
 use crate::device::cuda::Cuda;
 use crate::device::cuda::gemm_kernel::Pieces;
 use crate::device::cuda::kernels::{self, Kernel};
@@ -142,8 +142,11 @@ impl Plan {
             false => view.channels,
         };
         let cut = |tile: usize| {
-            let zeros = usize::from(!weight);
-            let layout = Layout::plain(view, size, tile, 8, [reach, zeros, 1]);
+            let (lane, zeros) = match weight {
+                true => (strips::line_lane(view), 0),
+                false => (strips::term_lane(size), 1),
+            };
+            let layout = Layout::plain(view, size, tile, lane, [reach, zeros, 1]);
             let pack = strips::pack(size, view.positions);
             let pitch = (tile * size / 4 + 4) * 4 / size;
             let gradient = if weight { ROWS * kind.rows * pitch * size } else { 0 };
@@ -226,13 +229,13 @@ fn plans(cuda: &Cuda, question: &Question<'_>) -> Option<SmallVec<[(View, Plan);
     views.into_iter().map(|view| Some((view, Plan::new(cuda, question, &view)?))).collect()
 }
 
-pub(super) fn candidate(cuda: &Cuda, question: &Question<'_>) -> Option<Candidate> {
+pub(super) fn candidate(cuda: &Cuda, question: &Question<'_>, cost: &Cost) -> Option<Candidate> {
     let properties = &cuda.gpu().properties;
     if properties.compute_capability < (8, 0) || !strips::fits(question.geometry) {
         return None;
     }
     let plans = plans(cuda, question)?;
-    let seconds = plans.iter().map(|(view, plan)| plan.seconds(cuda, question, view)).sum();
+    let counted = plans.iter().map(|(view, plan)| plan.seconds(cuda, question, view)).sum();
     let name = match Precision::of(question)? {
         Precision::Single => "narrow, tensor cores",
         Precision::Split => "narrow, tensor cores, f32 in two parts",
@@ -241,7 +244,7 @@ pub(super) fn candidate(cuda: &Cuda, question: &Question<'_>) -> Option<Candidat
         name: name.into(),
         split: String::new(),
         workspace: 0,
-        seconds,
+        seconds: cost.counted(name, counted, 1),
         deterministic: true,
         code: code::NARROW,
         params: [0, 0, 0, question.rounding()],

@@ -240,6 +240,17 @@ impl Layout {
     }
 }
 
+/// How many words channels are apart, modulo the 32 banks, where eight positions of four words of terms are read
+/// at once: words of halves are of two channels.
+pub(super) fn term_lane(size: usize) -> usize {
+    if size == 2 { 4 } else { 8 }
+}
+
+/// The same where terms are positions, and eight neighbouring taps of channels are read at once.
+pub(super) fn line_lane(view: &View) -> usize {
+    if view.taps == 1 { 4 } else { 8 }
+}
+
 /// Elements that can be copied at once from lines of `length`: 16, 4 or fewer bytes.
 pub(super) fn pack(size: usize, length: usize) -> usize {
     let bytes = [16, 4].into_iter().find(|&bytes| (length * size).is_multiple_of(bytes));

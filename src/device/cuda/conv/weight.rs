@@ -3,7 +3,7 @@
 //! a workspace and are added up from there. See `kernels/conv_warpgroup_weight.cuh`.
 
 use super::strips::{self, CLOCK, Layout, Precision, STAGE_BYTES, Strips, View};
-use super::{Addresses, Engine, Question, code};
+use super::{Addresses, Cost, Engine, Question, code};
 use crate::device::cuda::Cuda;
 use crate::device::cuda::gemm_kernel::Pieces;
 use crate::device::cuda::kernels::{self, Kernel};
@@ -95,7 +95,7 @@ impl Plan {
             let aligned = |layout: &Layout| {
                 (lines * view.length).is_multiple_of(layout.pack) || view.channels <= lines
             };
-            let lane = if view.taps == 1 { 4 } else { 8 };
+            let lane = strips::line_lane(view);
             let plain = || Layout::plain(view, size, panel, lane, [reach, 0, buffers]);
             let layout = whole.filter(aligned).unwrap_or_else(plain);
             let tables = buffers * (layout.packs() + panel / pack + panel) * 4;
@@ -118,7 +118,12 @@ impl Plan {
     }
 }
 
-pub(super) fn candidates(cuda: &Cuda, question: &Question<'_>, cap: u64) -> Vec<Candidate> {
+pub(super) fn candidates(
+    cuda: &Cuda,
+    question: &Question<'_>,
+    cost: &Cost,
+    cap: u64,
+) -> Vec<Candidate> {
     let Some(precision) = Precision::of(question) else { return Vec::new() };
     let g = question.geometry;
     if !strips::takes(&cuda.gpu().properties, g) {
@@ -173,7 +178,7 @@ pub(super) fn candidates(cuda: &Cuda, question: &Question<'_>, cap: u64) -> Vec<
             name: precision.name().into(),
             split,
             workspace: if apart { (pieces * elements * 4) as u64 } else { 0 },
-            seconds,
+            seconds: cost.counted(precision.name(), seconds, pieces),
             deterministic: true,
             code: code::GRADIENT,
             params,

@@ -30,6 +30,7 @@ struct Row {
     taps: usize,
     pieces: usize,
     own: u64,
+    counted: Option<f64>,
     seconds: f64,
 }
 
@@ -79,6 +80,9 @@ impl Row {
         };
         let cost = Cost::new(&h200(), &question);
         let name = self.method.as_str();
+        if let Some(counted) = self.counted {
+            return cost.counted(name, counted, self.pieces);
+        }
         if name == "depthwise" {
             return cost.depthwise();
         }

@@ -529,6 +529,12 @@ def table(title, entries, caps, out):
             peaks = [t["peak"] / (o["peak"] - o["base"]) for t, o in pairs if "peak" in t]
             cells.append(number(geometric_mean(peaks) if peaks else None, 3))
         print(f"| {name} | " + " | ".join(cells) + " |", file=out)
+    for cap in caps:
+        own = [(floor_ms(entry["row"]), entry["torch"], entry["ours"][cap]["ms"]) for entry in plain
+               if "ms" in entry["ours"].get(cap, {})]
+        slower = sum(torch.get("ms", ms) < ms for _, torch, ms in own)
+        print(f"\ncap {cap_name(cap)}: {number(geometric_mean(ms / floor for floor, _, ms in own), 2)} times the "
+              f"floor; {slower} of {len(own)} rows slower than PyTorch's", file=out)
     over = [entry for entry in plain for own in entry["ours"].values() if own.get("within_cap") is False]
     print(f"\npeaks over tensors + cap: {len(over)}", file=out)
     held = [own["base"] for entry in entries for own in entry["ours"].values() if "base" in own]
@@ -593,6 +599,7 @@ def main():
     parser.add_argument("--sparse-rows", type=int, default=268800, help="with --sparse: rows and columns")
     parser.add_argument("--nnz-per-row", type=int, default=1100, help="with --sparse: entries of a row")
     parser.add_argument("--rows", default="all", help="all, small, or parts of rows' names")
+    parser.add_argument("--drawn", nargs=2, metavar=("COUNT", "SEED"), help="rows drawn at random instead")
     parser.add_argument("--modes", default="tf32,f32,bf16,f16")
     parser.add_argument("--caps", default="0,64MiB,512MiB", help="none is a cap, too")
     parser.add_argument("--device", default="cuda:0", help="both sides', cuda:N or cpu; taskset "
@@ -630,6 +637,7 @@ def main():
     # Rows are the executable's own, so that there is one list of them.
     choice = ["--rows", arguments.rows, "--modes", arguments.modes]
     choice += ["--gflop", str(arguments.gflop)] if arguments.gflop else []
+    choice += ["--drawn", *arguments.drawn] if arguments.drawn else []
     listed = [row for row in ours(arguments, ["--list", *choice], 60) if row.get("kind") == "row"]
     if not arguments.no_scored:
         if not listed:

@@ -45,18 +45,6 @@ struct Options {
     bench: bool,
 }
 
-impl Numbers {
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[(self.next() % choices.len() as u64) as usize]
-    }
-
-    /// Between `low` and `high`, evenly in the logarithm.
-    fn scale(&mut self, low: f64, high: f64) -> usize {
-        let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
-        (low * (high / low).powf(unit)).round() as usize
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     batch: usize,

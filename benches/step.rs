@@ -13,7 +13,7 @@ mod common;
 
 use capgrad::{Conv1dOptions, DType, Device, Padding, Purpose, Ranking, Tape, Tensor, parse_bytes};
 use clap::{Parser, ValueEnum};
-use common::{Lines, median, taken};
+use common::{Lines, Numbers, median, taken};
 use serde::Serialize;
 use serde_json::json;
 use std::error::Error;
@@ -52,6 +52,9 @@ struct Arguments {
     /// First and last number of samples of the sweep, and the step between.
     #[arg(long, num_args = 3, default_values_t = [500, 8000, 100], value_names = ["FROM", "TO", "STEP"])]
     samples: Vec<usize>,
+    /// Rows drawn at random instead: how many, and from which seed.
+    #[arg(long, num_args = 2, value_names = ["COUNT", "SEED"])]
+    drawn: Vec<u64>,
     /// The layers that spike elsewhere instead.
     #[arg(long)]
     spike: bool,
@@ -133,6 +136,49 @@ impl Row {
         kernel: usize,
     ) -> Row {
         Row { batch, in_channels, out_channels, length, kernel, stride: 1, dilation: 1, groups: 1 }
+    }
+
+    /// A layer as people have them: of audio, of text or genomics, depthwise, or of one sample.
+    fn draw(numbers: &mut Numbers) -> Row {
+        const MOST_ELEMENTS: usize = 1 << 27;
+        const MOST_OPERATIONS: f64 = 2e12;
+        loop {
+            let kind = numbers.of(&[0, 0, 1, 1, 2, 3]);
+            let even =
+                |channels: usize| channels.next_multiple_of(if channels < 8 { 1 } else { 8 });
+            let row = match kind {
+                0 => Row {
+                    stride: numbers.of(&[1, 1, 2, 4, 5, 8]),
+                    ..Row::new(
+                        numbers.scale(1.0, 64.0),
+                        [numbers.scale(1.0, 512.0), numbers.scale(8.0, 512.0)].map(even),
+                        numbers.scale(16e3, 160e3),
+                        numbers.of(&[3, 5, 7, 9, 11, 15, 25, 41]),
+                    )
+                },
+                2 => {
+                    let channels = even(numbers.scale(64.0, 1024.0));
+                    let kernel = numbers.of(&[3, 4, 5, 7, 15, 31]);
+                    let (batch, length) = (numbers.scale(8.0, 256.0), numbers.scale(128.0, 4096.0));
+                    Row { groups: channels, ..Row::new(batch, [channels; 2], length, kernel) }
+                }
+                _ => Row {
+                    dilation: numbers.of(&[1, 1, 1, 2, 4, 16, 64]),
+                    ..Row::new(
+                        if kind == 3 { 1 } else { numbers.scale(8.0, 256.0) },
+                        [numbers.scale(128.0, 2048.0), numbers.scale(128.0, 2048.0)].map(even),
+                        numbers.scale(128.0, 8192.0),
+                        numbers.of(&[1, 3, 3, 5, 7, 9, 15]),
+                    )
+                },
+            };
+            let row = Row { dilation: if row.kernel == 1 { 1 } else { row.dilation }, ..row };
+            let [x, _, _, y] = row.shapes().map(|shape| shape.iter().product::<usize>());
+            let fits = x.max(y) < MOST_ELEMENTS && row.operations() < MOST_OPERATIONS;
+            if fits && row.dilation * (row.kernel - 1) < row.length {
+                return row;
+            }
+        }
     }
 
     /// As the other benches name theirs: `32x64-128x16000 k15 s2`.
@@ -548,7 +594,14 @@ fn run(arguments: &Arguments) -> Result<usize, Box<dyn Error>> {
         let both = [Gradient::Mean, Gradient::Random];
         (select(&SPIKE, &arguments.rows), vec![Mode::F32], or(&arguments.gradients, &both))
     } else {
-        let rows = if small { SMALL.to_vec() } else { select(&SCORED, &arguments.rows) };
+        let rows = match arguments.drawn[..] {
+            [count, seed] => {
+                let mut numbers = Numbers(seed);
+                (0..count).map(|_| Row::draw(&mut numbers)).collect()
+            }
+            _ if small => SMALL.to_vec(),
+            _ => select(&SCORED, &arguments.rows),
+        };
         let modes = or(&arguments.modes, Mode::value_variants());
         (rows, modes, or(&arguments.gradients, &[Gradient::Random]))
     };

@@ -18,6 +18,16 @@ impl Numbers {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
+
+    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[(self.next() % choices.len() as u64) as usize]
+    }
+
+    /// Between `low` and `high`, evenly in the logarithm.
+    pub fn scale(&mut self, low: f64, high: f64) -> usize {
+        let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        (low * (high / low).powf(unit)).round() as usize
+    }
 }
 
 /// One convolution. The padding keeps the length.

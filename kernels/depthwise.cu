@@ -70,11 +70,20 @@ INLINE void slide(const Geometry& g, const scalar* source, const scalar* w, cons
             for (u32 p = 0; p * QUAD < kernel + QUAD - 1; p++) {
                 fetch(weights + (p + 1) * QUAD, high);
                 fetch(row + (lane + p) * QUAD, window);
+                auto meet = [&](bool all) {
 #pragma unroll
-                for (int e = 0; e < QUAD; e++)
+                    for (int e = 0; e < QUAD; e++)
 #pragma unroll
-                    for (int r = 0; r < QUAD; r++)
-                        sum[r] += window[e] * (e >= r ? high[e - r] : low[QUAD + e - r]);
+                        for (int r = 0; r < QUAD; r++)
+                            if (all || p * QUAD + e - r < kernel)
+                                sum[r] += window[e] * (e >= r ? high[e - r] : low[QUAD + e - r]);
+                };
+                // Taps that there are not must not meet what is not finite.
+                if (p > 0 && (p + 1) * QUAD <= kernel) {
+                    meet(true);
+                } else {
+                    meet(false);
+                }
 #pragma unroll
                 for (int e = 0; e < QUAD; e++) low[e] = high[e];
             }
@@ -294,12 +303,21 @@ INLINE void slide_weight(const Geometry& g, const scalar* x, const scalar* dy, s
             }
             __syncthreads();
             const acc* window = row + lane * (EIGHT + 1);
+            const u32 count = !exists || l >= g.out_length ? 0 : (u32)least(EIGHT, g.out_length - l);
+            auto meet = [&](bool all) {
 #pragma unroll
-            for (int j = 0; j < TAPS + EIGHT - 1; j++) {
-                const acc value = window[j + j / EIGHT];
+                for (int j = 0; j < TAPS + EIGHT - 1; j++) {
+                    const acc value = window[j + j / EIGHT];
 #pragma unroll
-                for (int i = 0; i < EIGHT; i++)
-                    if (j >= i && j - i < TAPS) sum[j - i] += d[i] * value;
+                    for (int i = 0; i < EIGHT; i++)
+                        if (j >= i && j - i < TAPS && (all || i < count)) sum[j - i] += d[i] * value;
+                }
+            };
+            // Positions that there are not must not meet what is not finite.
+            if (count == EIGHT) {
+                meet(true);
+            } else {
+                meet(false);
             }
             if (++since == 32) {
                 since = 0;

@@ -89,10 +89,13 @@ INLINE void convolve(const Rows& g, const scalar* source, const scalar* w, const
             f32 sum[EIGHT];
 #pragma unroll
             for (int i = 0; i < EIGHT; i++) sum[i] = extra;
+            // Taps that there are not must not meet what is not finite. Kernels of half as many have fewer.
 #pragma unroll
             for (int k = 0; k < TAPS; k++)
+                if ((k >= 3 && k < TAPS / 2) || k - g.shift < g.kernel) {
 #pragma unroll
-                for (int i = 0; i < EIGHT; i++) sum[i] += taps[k] * window[i + k];
+                    for (int i = 0; i < EIGHT; i++) sum[i] += taps[k] * window[i + k];
+                }
             scalar* to = out + (n * g.channels + channel) * g.length;
             if (sizeof(scalar) == 4) {
                 // Two threads write the halves of 32 bytes at once: sectors are whole.
@@ -154,10 +157,13 @@ INLINE void correlate(const Rows& g, const scalar* x, const scalar* dy, scalar* 
 #pragma unroll
             for (int i = 0; i < EIGHT + TAPS; i += 4)
                 read_four(window + i, row, (i32)l + g.offset + i, g.source_length, exists);
+            // Nor must positions.
+            const bool both = l + 4 < g.length;
 #pragma unroll
             for (int k = 0; k < TAPS; k++)
 #pragma unroll
-                for (int i = 0; i < EIGHT; i++) sum[k] += d[i] * window[i + k];
+                for (int i = 0; i < EIGHT; i++)
+                    if (i < 4 || both) sum[k] += d[i] * window[i + k];
             // Stretches of 256 terms are added up apart, so that rounding errors stay small.
             if (++since == 32) {
                 since = 0;

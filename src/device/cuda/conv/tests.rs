@@ -256,9 +256,14 @@ fn long_sums_of_every_candidate_keep_their_digits() {
 #[test]
 fn operands_may_begin_anywhere() {
     let Some(device) = gpu() else { return };
-    let sizes = (6, [32, 64], 64, 3, [1, 1], 1, [1, 1]);
-    for dtype in [DType::F32, DType::F16] {
-        let case = Case { geometry: geometry(&sizes), dtype, tf32: true, low: -1.0 };
+    let sizes = [
+        (6, [32, 64], 64, 3, [1, 1], 1, [1, 1]),
+        (6, [36, 64], 64, 3, [1, 1], 4, [1, 1]),
+        (6, [40, 40], 64, 7, [1, 1], 40, [3, 3]),
+    ];
+    let types = [DType::F32, DType::F16];
+    for (sizes, dtype) in sizes.iter().flat_map(|sizes| types.map(|dtype| (sizes, dtype))) {
+        let case = Case { geometry: geometry(sizes), dtype, tf32: true, low: -1.0 };
         for pass in ConvPass::ALL {
             let reference = case.reference(pass);
             let ([first, second], shape) = case.operands(pass);
@@ -289,8 +294,14 @@ fn operands_may_begin_anywhere() {
 #[test]
 fn what_is_not_finite_stays_where_it_is() {
     let Some(device) = gpu() else { return };
-    for sizes in [(3, [40, 24], 33, 3, [1, 1], 1, [1, 1]), (40, [48, 24], 11, 1, [1, 1], 1, [0, 0])]
-    {
+    for sizes in [
+        (3, [40, 24], 33, 3, [1, 1], 1, [1, 1]),
+        (40, [48, 24], 11, 1, [1, 1], 1, [0, 0]),
+        (5, [36, 64], 60, 3, [1, 1], 4, [1, 1]),
+        // Rows for wide loads, and others; more taps than there are in registers, and fewer positions.
+        (3, [8, 8], 68, 5, [1, 1], 8, [4, 0]),
+        (3, [8, 8], 67, 5, [1, 1], 8, [3, 1]),
+    ] {
         for (dtype, tf32) in [(DType::F32, false), (DType::F32, true), (DType::F16, false)] {
             let case = Case { geometry: geometry(&sizes), dtype, tf32, low: 0.25 };
             for pass in ConvPass::ALL {
